@@ -12,7 +12,7 @@ from dnnp.cmds.shell.arguments import SHELLS
 from dnnp.formats.files import bundled_names
 from dnnp.formats.inputs.devices import device_names
 from support.project import ROOT, command_names, pyproject
-from support.run import PATIENCE_S, dnnp
+from support.run import dnnp, ended
 
 SCRIPTS = ROOT / "man" / "completions"
 NAMES = {"bash": "dnnp-{}", "zsh": "_dnnp-{}", "fish": "dnnp-{}.fish", "tcsh": "dnnp-{}"}
@@ -25,14 +25,7 @@ def needs(shell: str) -> pytest.MarkDecorator:
 
 def answer(words: list[str], text: str, folder: Path) -> str:
     """Output of a shell that runs `text` in a folder."""
-    done = subprocess.run(
-        [*words, text],
-        cwd=folder,
-        capture_output=True,
-        text=True,
-        timeout=PATIENCE_S,
-        stdin=subprocess.DEVNULL,
-    )
+    done = ended([*words, text], cwd=folder, stdin=subprocess.DEVNULL)
     assert done.stderr == ""
     return done.stdout
 

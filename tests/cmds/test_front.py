@@ -16,7 +16,7 @@ from dnnp.cmds.shell.arguments import SHELLS
 from dnnp.cmds.shell.context import Context
 from support.graphs import random_stream, to_bytes
 from support.project import ROOT, command_names, pyproject
-from support.run import PATIENCE_S, Result, dnnp
+from support.run import PATIENCE_S, Result, dnnp, ended, output_of
 from support.served import served
 
 GRAPH = to_bytes(random_stream(3, 7))
@@ -103,10 +103,7 @@ def test_only_what_is_called_is_imported() -> None:
         "front.command(name).parser()\n"
         "print(*sys.modules)"
     )
-    done = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, timeout=PATIENCE_S
-    )
-    modules = set(done.stdout.split())
+    modules = set(output_of([sys.executable, "-c", code]).split())
     assert "dnnp.cmds.check" in modules
     assert not modules & {f"dnnp.cmds.{at}" for at in COMMANDS.values() if at != "check"}
     assert not modules & {"numpy", "onnx", "numba", "onnxruntime", "orjson"}
@@ -134,14 +131,9 @@ def test_bash_offers_commands_and_what_they_take(
         f"source {ROOT / 'man' / 'completions' / 'bash' / 'dnnp'}; COMP_WORDS=({words}); "
         f"COMP_CWORD={len(line) - 1}; _dnnp; printf '%s\\n' \"${{COMPREPLY[@]}}\""
     )
-    done = subprocess.run(
-        ["bash", "--norc", "-c", text],
-        cwd=tmp_path,
-        env={**os.environ, "PATH": os.pathsep.join([str(served() / "bin"), os.environ["PATH"]])},
-        capture_output=True,
-        text=True,
-        timeout=PATIENCE_S,
-    )
+    path = os.pathsep.join([str(served() / "bin"), os.environ["PATH"]])
+    words = ["bash", "--norc", "-c", text]
+    done = ended(words, cwd=tmp_path, env={**os.environ, "PATH": path})
     assert done.stderr == ""
     assert done.stdout.split() == offered
 

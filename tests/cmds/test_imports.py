@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import importlib.util
 import json
-import subprocess
 import sys
 from pathlib import Path
 
@@ -12,7 +11,7 @@ import pytest
 
 from dnnp.cmds.dnnp import COMMANDS
 from support.project import ROOT
-from support.run import PATIENCE_S, dnnp
+from support.run import dnnp, output_of
 
 LIBRARIES = {"mip", "onnx", "onnxruntime", "scipy.optimize", "sympy"}
 """No command on a small stream needs one of them."""
@@ -68,14 +67,8 @@ def small(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
 
 def imported(name: str, *words: str | Path) -> set[str]:
     """Modules that `dnnp-NAME` has imported when it is done, besides those of numpy."""
-    done = subprocess.run(
-        [sys.executable, "-c", PROGRAM, COMMANDS[name], *map(str, words)],
-        capture_output=True,
-        text=True,
-        check=True,
-        timeout=PATIENCE_S,
-    )
-    status, modules = json.loads(done.stdout)
+    done = output_of([sys.executable, "-c", PROGRAM, COMMANDS[name], *words])
+    status, modules = json.loads(done)
     assert status == 0
     return {*modules}
 

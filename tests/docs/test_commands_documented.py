@@ -17,7 +17,7 @@ from dnnp.cmds.dnnp import command
 from dnnp.cmds.shell.overwrite import READ, WRITTEN
 from support.manual import literal_blocks
 from support.project import ROOT, command_names, pyproject
-from support.run import PATIENCE_S, dnnp, dnnp_process, executable
+from support.run import PATIENCE_S, dnnp, dnnp_process, executable, output_of
 
 COMMANDS = command_names()
 HEAVY = ("numpy", "onnx", "onnxruntime", "numba", "scipy", "mip", "sympy", "orjson", "dataclasses")
@@ -111,14 +111,7 @@ def test_help_imports_nothing_heavy() -> None:
         "    importlib.import_module(name).COMMAND.parser().format_help()\n"
         f"print(json.dumps([m for m in {HEAVY!r} if m in sys.modules]))\n"
     )
-    done = subprocess.run(
-        [sys.executable, "-c", program],
-        capture_output=True,
-        text=True,
-        check=True,
-        timeout=PATIENCE_S,
-    )
-    assert json.loads(done.stdout) == []
+    assert json.loads(output_of([sys.executable, "-c", program])) == []
 
 
 def test_installed_command_answers() -> None:

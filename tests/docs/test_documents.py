@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 import shutil
-import subprocess
 from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
@@ -13,7 +12,7 @@ import pytest
 
 from support.documents import DOCUMENTS, STAND_INS, pictures, rendered, words
 from support.project import ROOT
-from support.run import PATIENCE_S, dnnp
+from support.run import dnnp, ended
 from support.served import served
 
 PAGES = (
@@ -112,10 +111,5 @@ def test_words_are_compared_without_numbers() -> None:
 
 def test_stand_ins_refuse_what_they_do_not_do() -> None:
     for program in STAND_INS.iterdir():
-        done = subprocess.run(
-            [program, "--unknown", "more", ":::"],
-            capture_output=True,
-            text=True,
-            timeout=PATIENCE_S,
-        )
+        done = ended([program, "--unknown", "more", ":::"])
         assert done.returncode != 0

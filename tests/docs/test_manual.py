@@ -20,7 +20,7 @@ from dnnp.samples.build import write
 from support.exports import KINDS, exported, plan_of_kind
 from support.manual import PAGES, literal_blocks, section, tags
 from support.project import ROOT
-from support.run import PATIENCE_S, dnnp
+from support.run import PATIENCE_S, dnnp, output_of
 from support.split_models import feeds_of, graph, make, node, run_whole, value
 from support.stage_folders import SIZE, model_with
 
@@ -65,15 +65,8 @@ def test_the_synopsis_for_python_runs(tmp_path: Path) -> None:
     program, *_ = literal_blocks(PYTHON)
     write("bert-small", tmp_path)
     (tmp_path / "bert-small.onnx").rename(tmp_path / "model.onnx")
-    done = subprocess.run(
-        [sys.executable, "-c", program],
-        cwd=tmp_path,
-        capture_output=True,
-        text=True,
-        timeout=PATIENCE_S,
-    )
-    assert done.returncode == 0, done.stderr
-    value, gap, *loads = done.stdout.replace("[", "").replace("]", "").replace(",", "").split()
+    said = output_of([sys.executable, "-c", program], cwd=tmp_path)
+    value, gap, *loads = said.replace("[", "").replace("]", "").replace(",", "").split()
     assert float(value) == max(map(float, loads))
     assert 0 <= float(gap) < 1
     assert (tmp_path / "stages" / "manifest.json").exists()
@@ -157,12 +150,7 @@ def test_the_program_of_the_manual_runs_the_stages(tmp_path: Path) -> None:
     (tmp_path / "run.py").write_text(program)
     feeds = {name: np.resize(array, (5, 4)) for name, array in feeds_of(model).items()}
     np.savez(tmp_path / "in.npz", **feeds)
-    subprocess.run(
-        [sys.executable, "run.py", folder, "in.npz", "out.npz"],
-        cwd=tmp_path,
-        check=True,
-        timeout=PATIENCE_S,
-    )
+    output_of([sys.executable, "run.py", folder, "in.npz", "out.npz"], cwd=tmp_path)
     with np.load(tmp_path / "out.npz") as found:
         assert list(found) == ["y"]
         np.testing.assert_array_equal(found["y"], run_whole(model, feeds)["y"])

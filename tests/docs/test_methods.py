@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import inspect
 import json
-import subprocess
 import sys
 
 import pytest
@@ -13,7 +12,7 @@ from dnnp.core.methods import Method
 from dnnp.core.methods.bounds import BOUNDS, LATENCY_BOUNDS
 from dnnp.core.methods.schedules import RECIPES, SCHEDULES, SEARCHES
 from dnnp.core.methods.splits import LATENCY, SPLITS
-from support.run import PATIENCE_S
+from support.run import output_of
 
 TABLES = {
     "SPLITS": (SPLITS, ("problem", "asked", "run")),
@@ -67,14 +66,7 @@ def test_importing_them_imports_nothing_else() -> None:
         "import dnnp.core.methods.bounds, dnnp.core.methods.schedules, dnnp.core.methods.splits\n"
         "print(json.dumps(sorted({*sys.modules} - before)))\n"
     )
-    done = subprocess.run(
-        [sys.executable, "-c", program],
-        capture_output=True,
-        text=True,
-        check=True,
-        timeout=PATIENCE_S,
-    )
-    found = json.loads(done.stdout)
+    found = json.loads(output_of([sys.executable, "-c", program]))
     ours = [name for name in found if name.partition(".")[0] == "dnnp"]
     assert all(
         name in ("dnnp", "dnnp.core") or name.startswith("dnnp.core.methods") for name in ours

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import re
 import shutil
-import subprocess
 from pathlib import Path
 
 import pytest
@@ -14,7 +13,7 @@ from bench.run import as_json, tables_in
 from dnnp.core.runtime.model.providers import INSTALL
 from dnnp.samples.build import write
 from support.project import ROOT, pyproject
-from support.run import PATIENCE_S
+from support.run import output_of
 from support.served import served
 
 README = (ROOT / "README.md").read_text()
@@ -97,12 +96,6 @@ def test_layers_against_operators(tmp_path: Path) -> None:
     write("bert-small", models)
     (models / ".built").touch()
     variables = [f"SOURCE={models}", f"OUT={plans}", f"VENV={served()}", "MODELS=bert", "K=4"]
-    done = subprocess.run(
-        ["make", "-C", ROOT / "samples", "layers", *variables],
-        capture_output=True,
-        text=True,
-        timeout=PATIENCE_S,
-    )
-    assert done.returncode == 0, done.stderr
-    row = next(line for line in done.stdout.splitlines() if line.startswith("bert"))
+    said = output_of(["make", "-C", ROOT / "samples", "layers", *variables])
+    row = next(line for line in said.splitlines() if line.startswith("bert"))
     assert f"    {row}\n" in COOKBOOK

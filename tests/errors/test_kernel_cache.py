@@ -6,7 +6,6 @@ import errno
 import importlib.util
 import os
 import random
-import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -18,7 +17,7 @@ import numpy as np
 import pytest
 
 from dnnp.core.kernels.kernel import compile_always, kernel
-from support.run import PATIENCE_S
+from support.run import output_of
 
 CALLEE = "from dnnp.core.kernels.kernel import kernel\n@kernel\ndef step(x):\n    return x + {}\n"
 CALLER = (
@@ -206,14 +205,8 @@ def test_arrays_are_keys_that_last(folder: Path) -> None:
 
 def test_another_process_loads_it(folder: Path) -> None:
     doubled(folder)
-    done = subprocess.run(
-        [sys.executable, "-c", "from caller import double; print(double(3), double.stats)"],
-        env={**os.environ, "NUMBA_CACHE_DIR": str(folder / "cache"), "PYTHONHASHSEED": "77"},
-        cwd=folder,
-        capture_output=True,
-        text=True,
-        timeout=PATIENCE_S,
-    )
-    assert done.returncode == 0, done.stderr
-    assert done.stdout.startswith("8 ")
-    assert "cache_misses=Counter()" in done.stdout
+    program = "from caller import double; print(double(3), double.stats)"
+    env = {**os.environ, "NUMBA_CACHE_DIR": str(folder / "cache"), "PYTHONHASHSEED": "77"}
+    said = output_of([sys.executable, "-c", program], env=env, cwd=folder)
+    assert said.startswith("8 ")
+    assert "cache_misses=Counter()" in said

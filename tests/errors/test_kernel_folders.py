@@ -15,7 +15,7 @@ import pytest
 from dnnp.callbacks import Callbacks, note_compiling
 from dnnp.core.kernels import cache as kernel_cache
 from dnnp.core.kernels.kernel import kernel
-from support.run import PATIENCE_S, dnnp, executable
+from support.run import PATIENCE_S, dnnp, ended, executable
 
 TRIPLED = (
     "from dnnp.core.kernels.kernel import compile_always, kernel\n"
@@ -30,15 +30,8 @@ def run(folder: Path, user: int | None = None, **env: str) -> str:
     """Output of a program with a kernel: the result, and the number of times it was loaded."""
     (folder / "triple.py").write_text(TRIPLED)
     kept = {k: v for k, v in os.environ.items() if k not in ("HOME", "NUMBA_CACHE_DIR")}
-    done = subprocess.run(
-        [sys.executable, "-m", "triple"],
-        env={**kept, "PYTHONPATH": str(folder), "PYTHONDONTWRITEBYTECODE": "1", **env},
-        cwd=folder,
-        user=user,
-        capture_output=True,
-        text=True,
-        timeout=PATIENCE_S,
-    )
+    env = {**kept, "PYTHONPATH": str(folder), "PYTHONDONTWRITEBYTECODE": "1", **env}
+    done = ended([sys.executable, "-m", "triple"], env=env, cwd=folder, user=user)
     assert (done.returncode, done.stderr) == (0, "")
     return done.stdout.strip()
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import subprocess
 import sys
 from pathlib import Path
 
@@ -12,7 +11,7 @@ import pytest
 from dnnp.core.model.errors import UsageError
 from dnnp.formats.export.pytorch import torch_cells
 from support import torch_stages
-from support.run import PATIENCE_S, Result, dnnp
+from support.run import Result, dnnp, output_of
 
 CELL = re.compile(r"(\d+)(F|B|I|W)(\d+)")
 
@@ -199,12 +198,6 @@ def test_torch_trains_by_it(words: tuple[str, ...], to: str, tmp_path: Path) -> 
     done = scheduled("--shape", *words, "--devices", "2", "-n", "4")
     path = tmp_path / "schedule.csv"
     assert dnnp("export", "--to", to, "-o", path, stdin=done.out).status == 0
-    trained = subprocess.run(
-        [sys.executable, "-m", "support.torch_stages", path],
-        cwd=Path(torch_stages.__file__).parents[1],
-        capture_output=True,
-        text=True,
-        timeout=PATIENCE_S,
-    )
-    assert trained.returncode == 0, trained.stderr
-    assert len(trained.stdout.splitlines()) == 2
+    words = [sys.executable, "-m", "support.torch_stages", path]
+    trained = output_of(words, cwd=Path(torch_stages.__file__).parents[1])
+    assert len(trained.splitlines()) == 2

@@ -20,7 +20,7 @@ import dnnp as package
 from dnnp.formats import export
 from dnnp.samples.models import gpt, mt5
 from dnnp.samples.weights import save
-from support.run import PATIENCE_S, dnnp
+from support.run import dnnp, ended
 
 WIDTH = 16
 SIZES = {
@@ -208,11 +208,8 @@ def trained(folder: Path, text: str) -> subprocess.CompletedProcess[str]:
     (folder / "train.py").write_text(text)
     devices = 1 + max(d for *_, home in tables(text)["SCHEDULE"] for d in home)
     run = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", str(devices)]
-    return subprocess.run(
-        [*run, "--master-port", "0", "--rdzv-backend", "c10d", "--rdzv-endpoint", "127.0.0.1:0",
-         "train.py", "--verify", "--backend", "gloo"],
-        capture_output=True, text=True, timeout=PATIENCE_S, cwd=folder,
-    )  # fmt: skip
+    run += ["--master-port", "0", "--rdzv-backend", "c10d", "--rdzv-endpoint", "127.0.0.1:0"]
+    return ended([*run, "train.py", "--verify", "--backend", "gloo"], cwd=folder)
 
 
 @pytest.mark.parametrize("name", ["V", "X", "M", "NN", "K", *TWICE])

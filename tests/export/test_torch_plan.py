@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import csv
 import io
-import subprocess
 import sys
 from pathlib import Path
 
@@ -14,7 +13,7 @@ from dnnp.core.training import Optimizer, train
 from dnnp.formats.export.pytorch import torch_plan
 from support import torch_stages
 from support.graphs import node, tensor
-from support.run import PATIENCE_S, dnnp
+from support.run import dnnp, output_of
 from support.seeds import encode, header
 
 LAYERS, WIDTH = 6, 4096
@@ -94,15 +93,9 @@ def test_torch_splits_by_it(tmp_path: Path) -> None:
     for to in ("torch-comms-csv", "torch-plan"):
         result = dnnp("export", "--to", to, "-o", tmp_path / f"{to}.csv", stdin=schedule.out)
         assert result.status == 0, result.err
-    trained = subprocess.run(
-        [
-            sys.executable, "-m", "support.torch_stages", tmp_path / "torch-comms-csv.csv",
-            "--plan", tmp_path / "torch-plan.csv", "--layers", str(LAYERS),
-        ],
-        cwd=Path(torch_stages.__file__).parents[1],
-        capture_output=True,
-        text=True,
-        timeout=PATIENCE_S,
-    )  # fmt: skip
-    assert trained.returncode == 0, trained.stderr
-    assert all(f"{LAYERS // 3 * 2} gradients" in line for line in trained.stdout.splitlines())
+    words = [
+        sys.executable, "-m", "support.torch_stages", tmp_path / "torch-comms-csv.csv",
+        "--plan", tmp_path / "torch-plan.csv", "--layers", LAYERS,
+    ]  # fmt: skip
+    trained = output_of(words, cwd=Path(torch_stages.__file__).parents[1])
+    assert all(f"{LAYERS // 3 * 2} gradients" in line for line in trained.splitlines())

@@ -6,7 +6,6 @@ import itertools
 import json
 import math
 import shutil
-import subprocess
 from pathlib import Path
 
 import numpy as np
@@ -25,7 +24,7 @@ from dnnp.samples.papers.regal import (
     regal_graph,
 )
 from support.project import ROOT
-from support.run import PATIENCE_S, Result, dnnp
+from support.run import Result, dnnp, ended, output_of
 from support.served import served
 
 TABLE = json.loads((ROOT / "samples" / "regal.json").read_text())
@@ -406,21 +405,13 @@ def test_table_of_samples() -> None:
 def test_make_writes_them(tmp_path: Path) -> None:
     variables = [f"GENERATED={tmp_path}", f"VENV={served()}"]
     make = ["make", "-C", ROOT / "samples", *variables]
-    done = subprocess.run(
-        [*make, "regal", "GRAPHS=02 39"], capture_output=True, text=True, timeout=PATIENCE_S
-    )
-    assert done.returncode == 0, done.stderr
+    output_of([*make, "regal", "GRAPHS=02 39"])
     assert sorted(path.name for path in tmp_path.iterdir()) == ["02.dnnp", "39.dnnp"]
     for seed in (2, 39):
         written = (tmp_path / f"{seed:02d}.dnnp").read_bytes().splitlines()
         assert written[1:] == generate("regal", "--seed", seed).out.splitlines()[1:]
-    listed = subprocess.run(
-        [*make, "-n", "regal"], capture_output=True, text=True, timeout=PATIENCE_S
-    )
-    assert "40 graphs" in listed.stdout
-    wrong = subprocess.run(
-        [*make, "regal", "GRAPHS=40"], capture_output=True, text=True, timeout=PATIENCE_S
-    )
+    assert "40 graphs" in output_of([*make, "-n", "regal"])
+    wrong = ended([*make, "regal", "GRAPHS=40"])
     assert wrong.returncode != 0
     assert "no graph 40 in regal.json" in wrong.stderr
 

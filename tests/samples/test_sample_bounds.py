@@ -12,7 +12,7 @@ import pytest
 from dnnp.samples.build import write
 from dnnp.samples.papers.bounds import bounded, tables
 from support.project import ROOT
-from support.run import PATIENCE_S, dnnp
+from support.run import dnnp, ended
 from support.served import served
 
 PLACES = ("SOURCE", "OUT", "BOUNDS", "GENERATED")
@@ -21,12 +21,8 @@ PLACES = ("SOURCE", "OUT", "BOUNDS", "GENERATED")
 def make(folder: Path, *variables: str) -> subprocess.CompletedProcess[str]:
     """Make the tables in a folder of their own."""
     places = [f"{name}={folder / name}" for name in PLACES]
-    return subprocess.run(
-        ["make", "-C", ROOT / "samples", "bounds", f"VENV={served()}", *places, *variables],
-        capture_output=True,
-        text=True,
-        timeout=PATIENCE_S,
-    )
+    words = ["make", "-C", ROOT / "samples", "bounds", f"VENV={served()}", *places, *variables]
+    return ended(words)
 
 
 def cells(line: str) -> list[str]:

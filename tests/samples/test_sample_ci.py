@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import os
 import re
-import subprocess
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from support.project import ROOT
-from support.run import PATIENCE_S
+from support.run import ended
 from support.served import served
 from support.split_models import array, graph, make, node, value
 
@@ -36,14 +35,7 @@ def ran(folder: Path, *words: str | Path) -> tuple[int, str]:
     outer = {"MAKEFLAGS", "MAKELEVEL", "MFLAGS"}
     environment = {name: value for name, value in os.environ.items() if name not in outer}
     path = os.pathsep.join([str(served() / "bin"), environment["PATH"]])
-    done = subprocess.run(
-        words,
-        cwd=folder,
-        env={**environment, "PATH": path},
-        capture_output=True,
-        text=True,
-        timeout=PATIENCE_S,
-    )
+    done = ended(words, cwd=folder, env={**environment, "PATH": path})
     assert done.stdout == ""
     return done.returncode, done.stderr
 

@@ -20,7 +20,7 @@ from dnnp.samples.papers import mtpp
 from dnnp.samples.papers.mtpp import Journal
 from dnnp.samples.papers.rows import split_options
 from support.project import ROOT
-from support.run import PATIENCE_S, dnnp
+from support.run import PATIENCE_S, dnnp, ended, output_of
 from support.served import served
 
 needs_make = pytest.mark.skipif(shutil.which("make") is None, reason="needs make")
@@ -33,12 +33,8 @@ ROWS = {
 def make(folder: Path, *variables: str) -> subprocess.CompletedProcess[str]:
     """Make the tables in a folder of their own."""
     places = [f"{name}={folder / name}" for name in ("SOURCE", "OUT", "MTPP", "GENERATED")]
-    return subprocess.run(
-        ["make", "-C", ROOT / "samples", "mtpp", f"VENV={served()}", *places, *variables],
-        capture_output=True,
-        text=True,
-        timeout=PATIENCE_S,
-    )
+    words = ["make", "-C", ROOT / "samples", "mtpp", f"VENV={served()}", *places, *variables]
+    return ended(words)
 
 
 def ratio(stream: bytes, options: tuple[str, ...], k: int) -> float:
@@ -163,10 +159,9 @@ def test_stopped_and_continued(tmp_path: Path) -> None:
     lines = journal.read_text().splitlines()
     changed = [json.dumps({**json.loads(line), "value": 1e9}) for line in lines]
     journal.write_text("\n".join(changed) + '\n{"version": "0')
-    done = subprocess.run(program, capture_output=True, text=True, timeout=PATIENCE_S)
-    assert done.returncode == 0, done.stderr
+    said = output_of(program)
     simple = json.loads(changed[0])["simple"]
-    assert f"{1e9 / simple:.3f}" in done.stdout
+    assert f"{1e9 / simple:.3f}" in said
     assert journal.read_text().startswith("\n".join(changed))
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import subprocess
 import sys
 from contextlib import suppress
 from dataclasses import replace
@@ -26,6 +25,7 @@ from support.brute import brute_force
 from support.cases import random_case
 from support.graphs import random_stream
 from support.project import ROOT
+from support.run import output_of
 
 
 def priced(case, blocks):
@@ -127,15 +127,9 @@ def test_same_split_for_a_seed_compiled_or_not():
         "print(two_splits())\n"
     )
     for environment in ({}, {"NUMBA_DISABLE_JIT": "1"}):
-        run = subprocess.run(
-            [sys.executable, "-c", code],
-            cwd=ROOT,
-            env={**os.environ, **environment},
-            capture_output=True,
-            text=True,
-            check=True,
-        )
-        assert run.stdout == f"{two_splits()}\n"
+        env = {**os.environ, **environment}
+        said = output_of([sys.executable, "-c", code], cwd=ROOT, env=env)
+        assert said == f"{two_splits()}\n"
 
 
 @pytest.mark.parametrize("scale", [1e-12, 1e12])

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import os
-import subprocess
 import sys
 from collections.abc import Iterator
 from dataclasses import replace
@@ -27,6 +26,7 @@ from support.cases import Case, random_case
 from support.graphs import random_stream
 from support.problems import priced
 from support.project import ROOT
+from support.run import output_of
 from support.slicing import line_of
 
 TWO = (
@@ -148,15 +148,9 @@ def test_the_same_values_compiled_or_not():
         "from split.test_order_search import some_values\n"
         "print(some_values())\n"
     )
-    run = subprocess.run(
-        [sys.executable, "-c", code],
-        cwd=ROOT,
-        env={**os.environ, "NUMBA_DISABLE_JIT": "1"},
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    assert run.stdout == f"{some_values()}\n"
+    env = {**os.environ, "NUMBA_DISABLE_JIT": "1"}
+    said = output_of([sys.executable, "-c", code], cwd=ROOT, env=env)
+    assert said == f"{some_values()}\n"
 
 
 # Evolution

@@ -12,9 +12,10 @@ import subprocess
 import sys
 import sysconfig
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import orjson
 
@@ -57,6 +58,19 @@ def dnnp(name: str, *arguments: str | Path, stdin: bytes | None = b"") -> Result
     context = Context(f"dnnp-{name}", words, None if stdin is None else io.BytesIO(stdin), out, err)
     status = command(name).invoke(words, context)
     return Result(status, out.getvalue(), err.getvalue())
+
+
+def ended(words: Sequence[object], **options: Any) -> subprocess.CompletedProcess[str]:
+    """A program that has run, with what it wrote."""
+    words = [str(word) for word in words]
+    return subprocess.run(words, capture_output=True, text=True, timeout=PATIENCE_S, **options)
+
+
+def output_of(words: Sequence[object], **options: Any) -> str:
+    """Standard output of a program that succeeds."""
+    done = ended(words, **options)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
 
 
 def executable(name: str) -> str:

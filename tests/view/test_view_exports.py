@@ -6,7 +6,6 @@ import itertools
 import json
 import math
 import shutil
-import subprocess
 from pathlib import Path
 
 import networkx
@@ -16,7 +15,7 @@ import pytest
 
 from dnnp.samples import build
 from support.graphs import random_stream, to_bytes
-from support.run import PATIENCE_S, dnnp
+from support.run import dnnp, ended
 from support.seeds import encode, planned
 from support.split_models import MODELS, feeds_of, run_whole
 from support.traces import parsed
@@ -134,9 +133,7 @@ def test_graphviz_takes_the_graph(tmp_path: Path) -> None:
     first |= {"name": 'a "b" \\', "op": "Edge", "flop": 1.25e-7}
     path = tmp_path / "g.dot"
     path.write_bytes(seen("dot", encode(records)))
-    done = subprocess.run(
-        ["dot", "-Tplain", path], capture_output=True, text=True, timeout=PATIENCE_S
-    )
+    done = ended(["dot", "-Tplain", path])
     assert (done.returncode, done.stderr) == (0, "")
     rows = [line.split()[0] for line in done.stdout.splitlines()]
     assert (rows.count("node"), rows.count("edge")) == (6, 7)
