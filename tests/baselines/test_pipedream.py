@@ -29,7 +29,7 @@ from dnnp.core.split.slicing.orders import kahn_order
 from dnnp.formats.graph import graph_of
 from dnnp.formats.stream import Stream
 from support.cases import random_case
-from support.graphs import header
+from support.graphs import header, node, tensor
 from support.problems import UNBOUNDED, chain, objective, priced, problem_of, workload
 
 
@@ -120,39 +120,20 @@ def training_chain(rng: random.Random, layers: int) -> Graph:
     """A path with a mirrored backward path."""
     tensors, nodes = [], []
 
-    def node(name: str, reads: list[int], **fields: object) -> int:
-        tensors.append(
-            {
-                "type": "tensor",
-                "id": len(tensors),
-                "name": f"t{len(tensors)}",
-                "kind": "activation",
-                "size_bytes": 1,
-                "transfer_s": float(rng.randint(0, 3)),
-            }
-        )
-        time = rng.randint(1, 9)
-        nodes.append(
-            {
-                "type": "node",
-                "id": len(nodes),
-                "name": name,
-                "op": "Op",
-                "inputs": reads,
-                "outputs": [tensors[-1]["id"]],
-                "time_s": {"dev": time, "cpu": 5 * time},
-                "memory_bytes": rng.randint(0, 9),
-                **fields,
-            }
-        )
-        return tensors[-1]["id"]
+    def layer(name: str, reads: list[int], **fields: object) -> int:
+        made = len(tensors)
+        tensors.append(tensor(made, "activation", 1, transfer_s=float(rng.randint(0, 3))))
+        time, memory = rng.randint(1, 9), rng.randint(0, 9)
+        fields |= {"name": name, "time_s": {"dev": time, "cpu": 5 * time}, "memory_bytes": memory}
+        nodes.append(node(made, "Op", reads, [made], **fields))
+        return made
 
     ahead: list[int] = []
     for i in range(layers):
-        ahead.append(node(f"f{i}", ahead[-1:], color=i))
+        ahead.append(layer(f"f{i}", ahead[-1:], color=i))
     gradient = ahead[-1]
     for i in reversed(range(layers)):
-        gradient = node(f"b{i}", sorted({gradient, ahead[i]}), color=i, backward=True)
+        gradient = layer(f"b{i}", sorted({gradient, ahead[i]}), color=i, backward=True)
     return graph_of(Stream(header=header(), records={"tensor": tensors, "node": nodes}))
 
 
@@ -251,27 +232,9 @@ def test_biconnected_components_by_definition() -> None:
 def test_branchings_become_one_layer() -> None:
     # 0 -> 1 -> {2, 3} -> 4 -> 5, and a mask 6 that 1, 3 and 5 read; 7 hangs idle on 4
     edges = [(0, 1), (1, 2), (1, 3), (2, 4), (3, 4), (4, 5), (4, 7), (6, 1), (6, 3), (6, 5)]
-    tensors = [
-        {
-            "type": "tensor",
-            "id": v,
-            "name": f"t{v}",
-            "kind": "activation",
-            "size_bytes": 0,
-            "transfer_s": 0.0 if v in (6, 7) else 1.0,
-        }
-        for v in range(8)
-    ]
+    tensors = [tensor(v, "activation", 0, transfer_s=0.0 if v in (6, 7) else 1.0) for v in range(8)]
     nodes = [
-        {
-            "type": "node",
-            "id": v,
-            "name": f"n{v}",
-            "op": "Op",
-            "outputs": [v],
-            "inputs": [a for a, b in edges if b == v],
-            "time_s": {"dev": 0.0 if v > 5 else 1.0},
-        }
+        node(v, "Op", [a for a, b in edges if b == v], [v], time_s={"dev": 0.0 if v > 5 else 1.0})
         for v in range(8)
     ]
     graph = graph_of(Stream(header=header(), records={"tensor": tensors, "node": nodes}))

@@ -28,7 +28,7 @@ from dnnp.core.model.plan import CostOptions, Plan
 from dnnp.formats.graph import graph_of
 from dnnp.formats.stream import Stream, read_bytes
 from support import forgery, seeds
-from support.graphs import header, to_bytes
+from support.graphs import header, node, tensor, to_bytes
 from support.latency_brute import brute_blocks, brute_operators
 from support.latency_cases import random_problem
 from support.run import dnnp
@@ -201,10 +201,9 @@ def test_one_machine():
 
 def test_cpus_are_free_where_all_accelerators_are_in_use():
     """One task for the accelerator, two for a CPU each."""
-    row = {"times": [4, 4, 4], "edges": []}
-    stream = read_bytes(stream_of(row))
-    for node, name in zip(stream.get("node"), ("dev", "cpu", "cpu"), strict=True):
-        node["time_s"] = {name: 4}
+    stream = read_bytes(stream_of({"times": [4, 4, 4], "edges": []}))
+    for row, name in zip(stream.get("node"), ("dev", "cpu", "cpu"), strict=True):
+        row["time_s"] = {name: 4}
     options = CostOptions("latency", execution="operators", congestion="none", transfers="edge")
     devices = (DeviceClass("dev", count=2), DeviceClass("cpu", "cpu", 2))
     plan = Plan((), 1, "", "free", 4.0, 0.0, "feasible", options, devices, "")
@@ -216,23 +215,14 @@ def test_cpus_are_free_where_all_accelerators_are_in_use():
 def stream_of(row: dict) -> bytes:
     """A published graph as a stream; times stand for themselves."""
     edges = row["edges"]
-    kind = {"type": "tensor", "kind": "activation", "size_bytes": 0}
     tensors = [
-        {**kind, "id": t, "name": f"t{t}", "transfer_s": delay}
-        for t, (_, _, delay) in enumerate(edges)
+        tensor(t, "activation", 0, transfer_s=delay) for t, (_, _, delay) in enumerate(edges)
     ]
-    nodes = [
-        {
-            "type": "node",
-            "id": v,
-            "name": f"n{v}",
-            "op": "Task",
-            "inputs": [t for t, edge in enumerate(edges) if edge[1] == v],
-            "outputs": [t for t, edge in enumerate(edges) if edge[0] == v],
-            "time_s": {"dev": time},
-        }
-        for v, time in enumerate(row["times"])
-    ]
+    nodes = []
+    for v, time in enumerate(row["times"]):
+        inputs = [t for t, edge in enumerate(edges) if edge[1] == v]
+        outputs = [t for t, edge in enumerate(edges) if edge[0] == v]
+        nodes.append(node(v, "Task", inputs, outputs, time_s={"dev": time}))
     return to_bytes(Stream(header=header(), records={"tensor": tensors, "node": nodes}))
 
 

@@ -10,30 +10,23 @@ import pytest
 
 import dnnp as api
 from dnnp.formats.plan import plan_digest
-from support.graphs import header
+from support.graphs import header, node, tensor
 from support.run import Result, dnnp
+from support.seeds import encode
 
 
 def chain(times: Sequence[dict[str, float]] | None = None, **fields: object) -> bytes:
     """Three operators of 2, 4 and 1 s and of 40, 60 and 20 bytes; 10 and 20 bytes between them."""
     times = times or [{"dev": time} for time in (2, 4, 1)]
     tensors = [
-        {"type": "tensor", "id": 0, "name": "x", "kind": "input", "size_bytes": 0},
-        *(
-            {"type": "tensor", "id": i, "name": f"t{i}", "kind": "activation", "size_bytes": size}
-            for i, size in ((1, 10), (2, 20), (3, 0))
-        ),
+        tensor(0, "input", 0, name="x"),
+        *(tensor(i, "activation", size) for i, size in ((1, 10), (2, 20), (3, 0))),
     ]
     nodes = [
-        {
-            "type": "node", "id": i, "name": f"n{i}", "op": "Op", "inputs": [i], "outputs": [i + 1],
-            "time_s": time, "memory_bytes": memory,
-        }
+        node(i, "Op", [i], [i + 1], time_s=time, memory_bytes=memory)
         for i, (time, memory) in enumerate(zip(times, (40, 60, 20), strict=True))
-    ]  # fmt: skip
-    records = [header(**fields), *tensors, *nodes]
-    records.append({"type": "end", "records": len(records)})
-    return b"".join(orjson.dumps(record) + b"\n" for record in records)
+    ]
+    return encode([header(**fields), *tensors, *nodes])
 
 
 THERE_AND_BACK = chain([{"dev": 2, "slow": 40}, {"slow": 8}, {"dev": 1, "slow": 20}])

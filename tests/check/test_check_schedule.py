@@ -22,6 +22,7 @@ from dnnp.formats.records import covered
 from support import seeds
 from support.placements import random_placement
 from support.run import Result, dnnp
+from support.scheduled import passes_of
 
 Record = dict[str, Any]
 Records = list[Record]
@@ -443,17 +444,10 @@ def held_by(passes: Records, start: Start, unit: int, until: float) -> float:
 
 def records_of(placement: Placement, start: Start, count: int) -> Records:
     """Schedule and blocks, all figures worked out block by block."""
-    passes = [
-        {
-            "name": b.name,
-            "kind": b.kind,
-            "homes": [list(home) for home in b.homes],
-            "time_s": b.time_s,
-            "memory_bytes": b.memory_bytes,
-            "after": [{"pass": w.block, "delay_s": w.delay_s} for w in b.after],
-        }
-        for b in placement.blocks
-    ]
+    passes = passes_of(placement)
+    for row, b in zip(passes, placement.blocks, strict=True):
+        row["memory_bytes"] = b.memory_bytes
+        row["after"] = [{"pass": w.block, "delay_s": w.delay_s} for w in b.after]
     rows = [
         {
             "type": "block",

@@ -22,7 +22,7 @@ from dnnp.core.split.slicing.orders import ORDERS
 from dnnp.formats.graph import graph_of, units_of
 from dnnp.formats.stream import Stream
 from support.brute import brute_force
-from support.graphs import header, random_stream
+from support.graphs import header, node, random_stream, tensor
 
 
 def with_groups(seed: int, n: int) -> tuple[Graph, Clustering]:
@@ -103,38 +103,19 @@ def training_stream(layers: int) -> Stream:
     """A chain and its mirrored backward chain; the first layer has an orphaned backward node."""
     tensors, nodes = [], []
 
-    def node(name: str, reads: list[int], **fields: object) -> int:
-        tensors.append(
-            {
-                "type": "tensor",
-                "id": len(tensors),
-                "name": f"t{len(tensors)}",
-                "kind": "activation",
-                "size_bytes": 1,
-                "transfer_s": 1.0,
-            }
-        )
-        nodes.append(
-            {
-                "type": "node",
-                "id": len(nodes),
-                "name": name,
-                "op": "Op",
-                "inputs": reads,
-                "outputs": [tensors[-1]["id"]],
-                "time_s": {"dev": 2.0 + len(nodes) % 3},
-                "memory_bytes": 1,
-                **fields,
-            }
-        )
-        return tensors[-1]["id"]
+    def layer(name: str, reads: list[int], **fields: object) -> int:
+        made = len(tensors)
+        tensors.append(tensor(made, "activation", 1, transfer_s=1.0))
+        fields |= {"name": name, "time_s": {"dev": 2.0 + made % 3}, "memory_bytes": 1}
+        nodes.append(node(made, "Op", reads, [made], **fields))
+        return made
 
-    forward = [node("f0", [], color=0)]
+    forward = [layer("f0", [], color=0)]
     for i in range(1, layers):
-        forward.append(node(f"f{i}", [forward[-1]], color=i))
-    gradient = node("loss", [forward[-1]], backward=True)
+        forward.append(layer(f"f{i}", [forward[-1]], color=i))
+    gradient = layer("loss", [forward[-1]], backward=True)
     for i in reversed(range(layers)):
-        gradient = node(f"b{i}", [gradient, forward[i]], color=i, backward=True)
+        gradient = layer(f"b{i}", [gradient, forward[i]], color=i, backward=True)
     return Stream(header=header(), records={"tensor": tensors, "node": nodes})
 
 

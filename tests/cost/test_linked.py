@@ -17,7 +17,7 @@ from dnnp.formats.graph import graph_of, units_of
 from dnnp.formats.inputs.links import expand_links
 from dnnp.formats.stream import Stream
 from support.cases import random_case
-from support.graphs import header
+from support.graphs import header, node, tensor
 from support.linked_cases import linked_case
 
 A = DeviceClass("a", count=2, bandwidth_bytes_per_s=100.0)
@@ -32,19 +32,11 @@ def links_of(*records: dict, devices: tuple[DeviceClass, ...] = (A, B)) -> tuple
 def fork(**options: object) -> SplitProblem:
     """x -> n0 -> t0 (200 bytes) -> n1, n2, n3 -> outputs; every node takes 1 s."""
     tensors = [
-        {"type": "tensor", "id": 0, "name": "x", "kind": "input", "size_bytes": 40},
-        {"type": "tensor", "id": 1, "name": "t0", "kind": "activation", "size_bytes": 200},
-        *(
-            {"type": "tensor", "id": i, "name": f"y{i}", "kind": "activation", "size_bytes": 40,
-             "output": True}
-            for i in (2, 3, 4)
-        ),
-    ]  # fmt: skip
-    nodes = [
-        {"type": "node", "id": i, "name": f"n{i}", "op": "Op", "time_s": {"a": 1.0, "b": 1.0},
-         "inputs": [min(i, 1)], "outputs": [i + 1]}
-        for i in range(4)
-    ]  # fmt: skip
+        tensor(0, "input", 40, name="x"),
+        tensor(1, "activation", 200, name="t0"),
+        *(tensor(i, "activation", 40, name=f"y{i}", output=True) for i in (2, 3, 4)),
+    ]
+    nodes = [node(i, "Op", [min(i, 1)], [i + 1], time_s={"a": 1.0, "b": 1.0}) for i in range(4)]
     stream = Stream(header=header(), records={"tensor": tensors, "node": nodes})
     graph = graph_of(stream)
     return SplitProblem(

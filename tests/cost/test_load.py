@@ -18,7 +18,7 @@ from dnnp.core.model.plan import Block, CostOptions
 from dnnp.core.split.slicing.orders import ORDERS
 from dnnp.formats.graph import graph_of, units_of
 from dnnp.formats.stream import Stream
-from support.graphs import header, random_stream
+from support.graphs import header, node, random_stream, tensor
 
 
 @pytest.fixture
@@ -27,24 +27,15 @@ def diamond():
     sizes = {"x": 4, "w": 100, "ta": 6, "tb": 10, "tc": 20, "td": 2}
     kinds = {"x": "input", "w": "parameter"}
     tensors = [
-        {"type": "tensor", "id": i, "name": t, "kind": kinds.get(t, "activation"), "size_bytes": s}
-        for i, (t, s) in enumerate(sizes.items())
+        tensor(i, kinds.get(t, "activation"), s, name=t) for i, (t, s) in enumerate(sizes.items())
     ]
     tensors[5]["output"] = True
     ids = {t: i for i, t in enumerate(sizes)}
     rows = [("a", "x", "ta"), ("b", "ta w", "tb"), ("c", "ta w", "tc"), ("d", "tb tc", "td")]
-    nodes = [
-        {
-            "type": "node",
-            "id": 10 + i,
-            "name": name,
-            "op": "Op",
-            "time_s": {"dev": 1.0 + i},
-            "inputs": [ids[t] for t in reads.split()],
-            "outputs": [ids[made]],
-        }
-        for i, (name, reads, made) in enumerate(rows)
-    ]
+    nodes = []
+    for i, (name, reads, made) in enumerate(rows):
+        inputs = [ids[t] for t in reads.split()]
+        nodes.append(node(10 + i, "Op", inputs, [ids[made]], name=name, time_s={"dev": 1.0 + i}))
     stream = Stream(header=header(), records={"tensor": tensors, "node": nodes})
     graph = graph_of(stream)
     return graph, units_of(stream, graph)

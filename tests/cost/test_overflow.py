@@ -8,7 +8,7 @@ import pytest
 from dnnp.core.methods.splits import SPLITS
 from dnnp.core.model.errors import UnavailableError
 from dnnp.formats.stream import Stream
-from support.graphs import header, random_stream, to_bytes
+from support.graphs import header, node, random_stream, tensor, to_bytes
 from support.run import Result, dnnp
 
 ORDERED = ("auto", "exact", "slice", "dpl", "ip", "pipedream")
@@ -20,33 +20,11 @@ def weighted_chain(*bytes_of_node: float) -> Stream:
     """A chain of nodes of time 1 with parameters; tensors between them have no size."""
     tensors, nodes = [], []
     for i, size in enumerate(bytes_of_node):
-        tensors += [
-            {
-                "type": "tensor",
-                "id": 2 * i,
-                "name": f"w{i}",
-                "kind": "parameter",
-                "size_bytes": size,
-            },
-            {
-                "type": "tensor",
-                "id": 2 * i + 1,
-                "name": f"t{i}",
-                "kind": "activation",
-                "size_bytes": 0,
-            },
-        ]
-        nodes.append(
-            {
-                "type": "node",
-                "id": i,
-                "name": f"n{i}",
-                "op": "Op",
-                "time_s": {"dev": 1},
-                "inputs": [2 * i] + ([2 * i - 1] if i else []),
-                "outputs": [2 * i + 1],
-            }
-        )
+        made = 2 * i + 1
+        tensors.append(tensor(2 * i, "parameter", size, name=f"w{i}"))
+        tensors.append(tensor(made, "activation", 0, name=f"t{i}"))
+        reads = [2 * i] + ([2 * i - 1] if i else [])
+        nodes.append(node(i, "Op", reads, [made], time_s={"dev": 1}))
     return Stream(header=header(), records={"tensor": tensors, "node": nodes})
 
 
@@ -144,8 +122,8 @@ def test_a_class_without_fast_memory_is_refused() -> None:
 
 def test_classes_each_have_their_own_fast_memory(tmp_path) -> None:
     stream = random_stream(2, 6)
-    for node in stream.get("node"):
-        node["time_s"] = {"v100": 1, "a100": 1}
+    for row in stream.get("node"):
+        row["time_s"] = {"v100": 1, "a100": 1}
     file = tmp_path / "devices.json"
     file.write_bytes(orjson.dumps([{"class": "v100"}, {"class": "a100", "count": 2}]))
     result = dnnp(

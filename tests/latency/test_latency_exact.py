@@ -34,7 +34,7 @@ from dnnp.core.solver.scheduling_model import TickProgram
 from dnnp.core.solver.slices import Best
 from dnnp.formats.graph import graph_of
 from dnnp.formats.stream import Stream
-from support.graphs import header
+from support.graphs import header, node, tensor
 from support.latency_brute import brute_blocks, brute_operators, items
 from support.latency_cases import random_problem
 
@@ -163,21 +163,10 @@ def test_an_order():
 def test_blocks_that_take_no_time_must_not_wait_for_each_other():
     """a -> b and c -> d, with a and d in one block and b and c in another."""
     nodes = [
-        {
-            "type": "node",
-            "id": v,
-            "name": "abcd"[v],
-            "op": "Op",
-            "inputs": reads,
-            "outputs": [v],
-            "time_s": {"dev": 0.0},
-        }
+        node(v, "Op", reads, [v], name="abcd"[v], time_s={"dev": 0.0})
         for v, reads in enumerate([[], [0], [], [2]])
     ]
-    tensors = [
-        {"type": "tensor", "id": v, "name": f"t{v}", "kind": "activation", "size_bytes": 0}
-        for v in range(4)
-    ]
+    tensors = [tensor(v, "activation", 0) for v in range(4)]
     graph = graph_of(Stream(header=header(), records={"tensor": tensors, "node": nodes}))
     options = CostOptions(objective="latency", execution="blocks")
     problem = latency_problem(

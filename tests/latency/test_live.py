@@ -27,7 +27,7 @@ from dnnp.core.model.search_context import MethodOptions, SearchContext
 from dnnp.core.split.first import first_latency
 from dnnp.formats.graph import graph_of
 from dnnp.formats.stream import Stream
-from support.graphs import header, random_stream, to_bytes
+from support.graphs import header, node, random_stream, tensor, to_bytes
 from support.run import dnnp
 
 
@@ -35,27 +35,13 @@ def chain(*, memory: float | None = None) -> Stream:
     """x (10) -> a (40) -> b (30, +5 of weights) -> c (20) -> d (1, an output); a is read by d."""
     sizes = [("input", 10), ("activation", 40), ("activation", 30), ("activation", 20)]
     sizes += [("activation", 1), ("parameter", 5)]
-    tensors = [
-        {"type": "tensor", "id": i, "name": f"t{i}", "kind": kind, "size_bytes": size}
-        for i, (kind, size) in enumerate(sizes)
-    ]
+    tensors = [tensor(i, kind, size) for i, (kind, size) in enumerate(sizes)]
     tensors[4]["output"] = True
     reads = [[0], [1, 5], [2], [1, 3]]
+    held = {} if memory is None else {"memory_bytes": memory}
     nodes = [
-        {
-            "type": "node",
-            "id": v,
-            "name": f"n{v}",
-            "op": "Op",
-            "inputs": inputs,
-            "outputs": [v + 1],
-            "time_s": {"dev": 1},
-        }
-        for v, inputs in enumerate(reads)
+        node(v, "Op", inputs, [v + 1], time_s={"dev": 1}, **held) for v, inputs in enumerate(reads)
     ]
-    for node in nodes:
-        if memory is not None:
-            node["memory_bytes"] = memory
     return Stream(header=header(), records={"tensor": tensors, "node": nodes})
 
 
