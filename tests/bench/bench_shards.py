@@ -11,7 +11,6 @@ are from; ROUNDS how often each part runs. All of both samples takes some five m
 
 from __future__ import annotations
 
-import json
 import os
 import sys
 import tempfile
@@ -28,7 +27,7 @@ import dnnp as api
 from dnnp.core.runtime.model.inputs import random_inputs
 from dnnp.samples.build import write
 from support.bench import medians, table
-from support.run import dnnp
+from support.run import must, records_of
 
 K = 8
 DEGREES = (1, 2, 4, 8)
@@ -46,19 +45,6 @@ class Planned(NamedTuple):
     stages: list[Mapping[str, Any]]
     loaded: api.Stages
     error: float
-
-
-def must(name: str, *words: str, stdin: bytes = b"") -> bytes:
-    """Output of a command that has to succeed."""
-    result = dnnp(name, *words, stdin=stdin)
-    if result.status:
-        raise RuntimeError(f"dnnp-{name}: {result.err.strip()}")
-    return result.out
-
-
-def records(stream: bytes, kind: str) -> list[dict[str, Any]]:
-    """Records of a kind."""
-    return [r for r in map(json.loads, stream.splitlines()) if r["type"] == kind]
 
 
 def planned(path: Path, costs: str, folder: Path) -> tuple[list[Planned], list[dict[str, Any]]]:
@@ -89,7 +75,7 @@ def planned(path: Path, costs: str, folder: Path) -> tuple[list[Planned], list[d
             for name, there in expected.items()
         )
         found.append(
-            Planned(degree, records(plan, "plan")[0], records(plan, "stage"), loaded, error)
+            Planned(degree, records_of(plan, "plan")[0], records_of(plan, "stage"), loaded, error)
         )
         feeds.append(given)
     return found, feeds

@@ -7,7 +7,6 @@ import json
 import os
 import signal
 import threading
-from collections.abc import Callable
 from itertools import groupby
 from pathlib import Path
 from typing import Any
@@ -24,7 +23,7 @@ from dnnp.formats.graph import graph_of
 from dnnp.formats.plan import plan_of
 from dnnp.formats.stream import read_bytes
 from support import shared_models
-from support.run import SAMPLES, dnnp, interrupted_at_terminal
+from support.run import SAMPLES, changed_records, dnnp, interrupted_at_terminal, ok, records_of
 from support.sharded import Quiet
 from support.workers import children
 
@@ -35,17 +34,6 @@ Record = dict[str, Any]
 needs_ray = pytest.mark.skipif(
     importlib.util.find_spec("ray") is None, reason="Ray is not installed"
 )
-
-
-def ok(name: str, *words: str | Path, stdin: bytes = b"") -> bytes:
-    """Output of a command that succeeds."""
-    result = dnnp(name, *words, stdin=stdin)
-    assert result.status == 0, result.err
-    return result.out
-
-
-def records(stream: bytes, kind: str) -> list[Record]:
-    return [r for r in map(json.loads, stream.splitlines()) if r["type"] == kind]
 
 
 @pytest.fixture(scope="module")
@@ -72,9 +60,9 @@ def scheduled(plans: dict[str, bytes]) -> dict[str, bytes]:
 
 def blocks_of(stream: bytes) -> dict[str, list[tuple[int, int]]]:
     """Stage and micro-batch of the blocks of each device, by start."""
-    (schedule,) = records(stream, "schedule")
+    (schedule,) = records_of(stream, "schedule")
     found: dict[str, list[tuple[int, int]]] = {}
-    for block in sorted(records(stream, "block"), key=lambda b: b["start_s"]):
+    for block in sorted(records_of(stream, "block"), key=lambda b: b["start_s"]):
         row = schedule["passes"][block["pass"]]
         for unit in row["homes"][block["micro_batch"] % len(row["homes"])]:
             name = schedule["units"][unit]["name"]
@@ -93,7 +81,7 @@ def test_verified_by_its_schedule(name: str, workers: str, scheduled: dict[str, 
     assert run["verified"]
     assert run["max_rel_error"] < 1e-5
     assert (run["samples"], "makespan_predicted_s" in run) == (COUNT, True)
-    shared = {s["id"] for s in records(scheduled[name], "stage") if s.get("shared")}
+    shared = {s["id"] for s in records_of(scheduled[name], "stage") if s.get("shared")}
     homes = {(e["stage"], e["device"], e["shard"]) for e in run["stages"] if e["stage"] in shared}
     assert homes == {(s, f"slow/{d}", d) for s in shared for d in range(4)}
     assert dnnp("check", stdin=result.out).status == 0
@@ -125,10 +113,10 @@ def test_transfers_bring_each_device_what_it_reads(
     name: str, how: str, workers: str, plans: dict[str, bytes]
 ) -> None:
     stream = ok("schedule", "-n", "4", "--transfers", how, stdin=plans[name])
-    passes = records(stream, "schedule")[0]["passes"]
+    passes = records_of(stream, "schedule")[0]["passes"]
     moves = [number for number, row in enumerate(passes) if row["kind"] == "transfer"]
     words = ("--verify", "--warmup", "1", "--workers", workers)
-    run = records(ok("run", *words, stdin=stream), "run")[0]
+    run = records_of(ok("run", *words, stdin=stream), "run")[0]
     assert run["verified"]
     assert [one["pass"] for one in run["transfers"]["moves"]] == moves
     size = 4 * shared_models.WIDTH * shared_models.LENGTH
@@ -148,7 +136,7 @@ def test_devices_keep_the_order_of_their_blocks(
     """And none starts one before all have ended what it waits for."""
     path = tmp_path / "trace.json"
     ran = ok("run", "--warmup", "1", "--trace", path, stdin=scheduled["K"])
-    owner = [entry["stage"] for entry in records(ran, "run")[0]["stages"]]
+    owner = [entry["stage"] for entry in records_of(ran, "run")[0]["stages"]]
     events = json.loads(path.read_text())["traceEvents"]
     track = {e["tid"]: e["args"]["name"] for e in events if e["name"] == "thread_name"}
     works = [e for e in events if e["ph"] == "X" and e["tid"] in track]
@@ -203,13 +191,13 @@ def test_exported_stages_follow_it_too(
     for row in manifest["schedule"]["devices"]:
         assert all(row["device"] in stages[step]["devices"] for step, _, _ in row["jobs"])
     joined = {one["stage"] for one in manifest["collectives"]}
-    assert joined == {s["id"] for s in records(scheduled[name], "stage") if s.get("shared")}
+    assert joined == {s["id"] for s in records_of(scheduled[name], "stage") if s.get("shared")}
     kinds = {one["kind"] for one in manifest["collectives"]}
     assert kinds == ({"all-gather", "all-reduce"} if name == "K" else {"all-gather"})
     made = {one["name"] for stage in stages for one in stage["outputs"]}
     others = [part for one in manifest["collectives"] for part in one["parts"][1:]]
     assert name == "K" or made.issuperset(others)
-    path = records(scheduled[name], "header")[0]["source"]["path"]
+    path = records_of(scheduled[name], "header")[0]["source"]["path"]
     whole = onnxruntime.InferenceSession(path, providers=["CPUExecutionProvider"])
     rng = np.random.default_rng(1)
     feeds = {
@@ -222,13 +210,6 @@ def test_exported_stages_follow_it_too(
     np.testing.assert_allclose(got["y"], whole.run(["y"], feeds)[0], rtol=1e-4, atol=1e-5)
 
 
-def changed(stream: bytes, change: Callable[[Record], None]) -> bytes:
-    found = [json.loads(line) for line in stream.splitlines()]
-    for record in found:
-        change(record)
-    return b"".join(json.dumps(record).encode() + b"\n" for record in found)
-
-
 def test_a_block_on_some_of_the_devices_is_refused(scheduled: dict[str, bytes]) -> None:
     def fewer(record: Record) -> None:
         for row in record.get("passes", ()):
@@ -236,7 +217,7 @@ def test_a_block_on_some_of_the_devices_is_refused(scheduled: dict[str, bytes]) 
         if record["type"] == "block":
             record["units"] = record["units"][:2]
 
-    result = dnnp("run", stdin=changed(scheduled["M"], fewer))
+    result = dnnp("run", stdin=changed_records(scheduled["M"], fewer))
     assert result.status == 3
     assert "does not run on all devices of its stage" in result.err
     assert result.err.count("\n") == 1

@@ -18,7 +18,6 @@ from dnnp.core.model.text import located_words
 from dnnp.core.runtime.model.inputs import random_inputs
 from dnnp.core.runtime.model.providers import SessionConfig
 from dnnp.core.runtime.pipeline import prepare as preparing
-from dnnp.core.runtime.pipeline import threads as pipelines
 from dnnp.core.runtime.pipeline.prepare import prepare
 from dnnp.core.runtime.pipeline.sources import Traffic
 from dnnp.core.runtime.report.locate import Locator, shown
@@ -26,7 +25,7 @@ from dnnp.core.runtime.report.verify import Tolerance, tolerance_for
 from dnnp.formats.onnx import stages as onnx_stages
 from support.fused_models import int4, normalised
 from support.run import dnnp
-from support.running import planned, stage_of
+from support.running import planned, stage_of, swap
 from support.split_models import array, graph, make, node, value
 
 RNG = np.random.default_rng(7)
@@ -222,13 +221,7 @@ def test_tensors_that_were_mixed_up(monkeypatch: pytest.MonkeyPatch) -> None:
         node("Sub", ["a", "b"], ["y"]),
     ]
     model = make(graph(nodes, "two", [value("x")], [value("y")], [array("w", [1, 2, -3, 4])]))
-    inputs = pipelines._PipelineRun._inputs
-
-    def swapped(run: Any, job: Any) -> dict[str, Any]:
-        values = inputs(run, job)
-        return {**values, "a": values["b"], "b": values["a"]} if {"a", "b"} <= {*values} else values
-
-    monkeypatch.setattr(pipelines._PipelineRun, "_inputs", swapped)
+    swap(monkeypatch)
     words, smallest = located(model, [[0, 1], [2]])
     assert words["located"].startswith(
         "nothing parts stage by stage: tensors were mixed up or drawn"

@@ -28,20 +28,21 @@ from dnnp.core.runtime.report.outcome import Checks
 from dnnp.core.runtime.report.statistics import summarize
 from dnnp.core.runtime.report.verify import Tolerance
 from dnnp.formats.plan import plan_digest
-from dnnp.formats.stream import Stream, read_bytes
+from dnnp.formats.stream import read_bytes
 from support.run import PATIENCE_S, SAMPLES, dnnp, interrupted_at_terminal
 from support.running import (
     SPLIT,
+    changed,
     check_figures,
     known_time,
     made_up,
     network,
     planned,
+    rows_that_fail,
     run_pipeline,
     stage_of,
     step_of,
     with_plan,
-    written,
 )
 
 Values = dict[str, Any]
@@ -252,12 +253,6 @@ def stream(folder: Path) -> bytes:
     return planned(network(), folder, SPLIT, replicas=(1, 2, 1))
 
 
-def changed(stream: bytes, change: Callable[[Stream], None]) -> bytes:
-    content = read_bytes(stream)
-    change(content)
-    return written(content)
-
-
 def fails(status: int, message: str, *arguments: Any, stdin: bytes, command: str = "run") -> str:
     """The command ends with one line."""
     result = dnnp(command, "-q", *arguments, stdin=stdin)
@@ -368,10 +363,7 @@ def test_every_replica_is_warmed_up_and_verified(
 
 def test_a_replica_that_dies_on_its_sample(stream: bytes, tmp_path: Path) -> None:
     """The second sample asks for a row that the table does not have."""
-    paths = []
-    for i, ids in enumerate(([0, 1, 2, 3, 4], [0, 1, 2, 3, 99])):
-        paths += ["--inputs", tmp_path / f"{i}.npz"]
-        np.savez(paths[-1], **random_inputs(network(), i) | {"ids": np.array(ids)})
+    paths = rows_that_fail(tmp_path)
     line = fails(1, "replica 1 of stage 1: sample 1: ONNX Runtime fails: ", *paths, stdin=stream)
     assert "99" in line
 

@@ -36,9 +36,11 @@ from dnnp.formats.stream import Stream, read_bytes
 from support.run import SAMPLES, dnnp, interrupted_at_terminal
 from support.running import (
     SPLIT,
+    changed,
     known_time,
     network,
     planned,
+    rows_that_fail,
     run_pipeline,
     stage_of,
     step_of,
@@ -73,12 +75,6 @@ def chain(*units: Sequence[int]) -> list[Record]:
 def stream(plain: bytes) -> bytes:
     """Six micro-batches through three stages, one behind the other."""
     return written(with_schedule(plain, chain([0], [1], [2]), 6, CORES[:3]))
-
-
-def changed(stream: bytes, change: Callable[[Stream], None]) -> bytes:
-    content = read_bytes(stream)
-    change(content)
-    return written(content)
 
 
 def runs(stream: bytes, *options: Any) -> Record:
@@ -257,10 +253,7 @@ def test_a_pass_on_several_devices_at_once(folder: Path) -> None:
 
 def test_a_sample_that_makes_a_stage_fail(stream: bytes, tmp_path: Path) -> None:
     """The second sample asks for a row that the table does not have."""
-    paths = []
-    for i, ids in enumerate(([0, 1, 2, 3, 4], [0, 1, 2, 3, 99])):
-        paths += ["--inputs", tmp_path / f"{i}.npz"]
-        np.savez(paths[-1], **random_inputs(network(), i) | {"ids": np.array(ids)})
+    paths = rows_that_fail(tmp_path)
     fails(1, "stage 1: sample 1: ONNX Runtime fails: ", "--warmup", "0", *paths, stdin=stream)
 
 

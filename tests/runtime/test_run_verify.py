@@ -18,7 +18,7 @@ from dnnp.core.runtime.model.providers import SessionConfig
 from dnnp.core.runtime.pipeline import threads as pipelines
 from dnnp.core.runtime.pipeline.prepare import Pipeline, prepare
 from dnnp.core.runtime.pipeline.sources import Traffic
-from dnnp.core.runtime.pipeline.steps import Job, Step, Worker
+from dnnp.core.runtime.pipeline.steps import Step, Worker
 from dnnp.core.runtime.report.verify import (
     Case,
     Examiner,
@@ -30,7 +30,7 @@ from dnnp.core.runtime.report.verify import (
 )
 from support.fused_models import int4
 from support.run import dnnp
-from support.running import planned, stage_of
+from support.running import planned, stage_of, swap
 from support.split_models import array, graph, make, node, value
 
 TOLERANCE = Tolerance(1e-4, 1e-5)
@@ -164,17 +164,6 @@ def test_the_split_model_is_right(parts: list[list[int]]) -> None:
     assert verdict.ok
     assert verdict.samples == 10
     assert verdict.warnings == []
-
-
-def swap(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Swap the names of the tensors `a` and `b` between stages."""
-    inputs = pipelines._PipelineRun._inputs
-
-    def swapped(run: Any, job: Job) -> dict[str, Any]:
-        values = inputs(run, job)
-        return {**values, "a": values["b"], "b": values["a"]} if {"a", "b"} <= {*values} else values
-
-    monkeypatch.setattr(pipelines._PipelineRun, "_inputs", swapped)
 
 
 @pytest.mark.parametrize("parts", SPLITS)

@@ -14,11 +14,11 @@ from dnnp.core.methods.schedules import RECIPES
 from dnnp.core.model.errors import LimitError, UsageError
 from dnnp.core.model.schedule import PlacedBlock, Placement, Unit, Wait
 from dnnp.core.schedule.problem import peak_memory, problem_of, span_of, violations
-from dnnp.core.schedule.recipes import SPLIT, Classic, classic, classic_rate
+from dnnp.core.schedule.recipes import SPLIT, classic, classic_rate
 from dnnp.core.schedule.shapes import SHAPES, shape
 from dnnp.core.schedule.starts import Arcs, max_cycle_ratio
 from dnnp.core.schedule.transfers import split_backward, with_transfers, without_transfers
-from support.placements import on_groups, random_placement
+from support.placements import names, on_groups, random_placement
 
 Homes = tuple[tuple[int, ...], ...]
 
@@ -40,13 +40,6 @@ def chain(homes: Sequence[Homes], times: Sequence[tuple[float, float]]) -> Place
 def interleaved(devices: int, chunks: int, forward: float, backward: float) -> Placement:
     homes: list[Homes] = [((d,),) for _ in range(chunks) for d in range(devices)]
     return chain(homes, [(forward, backward)] * len(homes))
-
-
-def names(made: Classic, placement: Placement, unit: int) -> str:
-    """Blocks of a unit with their micro-batches: `F0.0 F0.1 B0.0`."""
-    k = made.problem.k
-    parts = [(placement.blocks[i % k].name, i // k) for i in made.orders[unit].tolist()]
-    return " ".join(f"{name}.{n}" for name, n in parts)
 
 
 def judged(placement: Placement, name: str, count: int) -> tuple[float, np.ndarray]:

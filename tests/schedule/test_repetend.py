@@ -155,34 +155,33 @@ def limit_below(problem: ScheduleProblem, seed: int) -> ScheduleProblem:
     return below
 
 
+def compare_both(problem: ScheduleProblem, seed: int) -> None:
+    """Compare without a limit, and with one below what that needs."""
+    if problem.time.any():
+        compare(problem)
+        compare(limit_below(problem, seed))
+
+
+def quick(made: Placement, most: float) -> Placement:
+    """The placement with no block longer than `most`."""
+    return replace(made, blocks=tuple(replace(b, time_s=min(b.time_s, most)) for b in made.blocks))
+
+
 @pytest.mark.parametrize("seed", range(25))
 def test_small_placements_agree_with_an_exhaustive_search(seed: int) -> None:
-    problem = problem_of(random_placement(seed, devices=2, pairs=2), 1)
-    if not problem.time.any():
-        return
-    compare(problem)
-    compare(limit_below(problem, seed))
+    compare_both(problem_of(random_placement(seed, devices=2, pairs=2), 1), seed)
 
 
 @pytest.mark.parametrize("seed", range(10))
 def test_three_pairs_agree_with_an_exhaustive_search(seed: int) -> None:
     made = random_placement(seed, devices=2, pairs=3)
-    short = tuple(replace(b, time_s=min(b.time_s, 1.0)) for b in made.blocks)
-    problem = problem_of(replace(made, blocks=short), 1)
-    if not problem.time.any():
-        return
-    compare(problem)
-    compare(limit_below(problem, seed))
+    compare_both(problem_of(quick(made, 1.0), 1), seed)
 
 
 @pytest.mark.parametrize("seed", range(12))
 def test_unrolled_placements_agree_with_an_exhaustive_search(seed: int) -> None:
     made = random_placement(seed, devices=2, pairs=1)
-    short = tuple(replace(b, time_s=min(b.time_s, 2.0)) for b in made.blocks)
-    problem = problem_of(replace(made, blocks=short), 2)
-    if problem.time.any():
-        compare(problem)
-        compare(limit_below(problem, seed))
+    compare_both(problem_of(quick(made, 2.0), 2), seed)
 
 
 @pytest.mark.parametrize("seed", range(12))
@@ -206,10 +205,7 @@ def test_delays_agree_with_an_exhaustive_search(seed: int) -> None:
         )
         for b in made.blocks
     )
-    problem = problem_of(replace(made, blocks=late), 1)
-    if problem.time.any():
-        compare(problem)
-        compare(limit_below(problem, seed))
+    compare_both(problem_of(replace(made, blocks=late), 1), seed)
 
 
 @pytest.mark.parametrize("seed", range(24))

@@ -13,7 +13,7 @@ from dnnp.core.schedule.problem import peak_memory, problem_of, span_of, violati
 from dnnp.core.schedule.recipes import SPLIT, Classic, classic, classic_rate
 from dnnp.core.schedule.shapes import shape
 from dnnp.core.schedule.transfers import split_backward
-from support.placements import on_groups
+from support.placements import names, on_groups
 from support.run import dnnp
 
 FORMS = {
@@ -25,13 +25,6 @@ EVEN = (2, 4, 6, 8)
 def split(name: str, devices: int, *, backward_s: float = 2.0, share: float = 0.5) -> Placement:
     """Placement of a recipe; by default every block takes 1."""
     return split_backward(shape(FORMS[name], devices, backward_s=backward_s), share)
-
-
-def names(made: Classic, placement: Placement, unit: int) -> str:
-    """Blocks of a unit with their micro-batches: `Fa0.0 Fa0.1 Ba0.0`."""
-    k = made.problem.k
-    parts = [(placement.blocks[i % k].name, i // k) for i in made.orders[unit].tolist()]
-    return " ".join(f"{name}.{n}" for name, n in parts)
 
 
 def idle(made: Classic) -> list[float]:

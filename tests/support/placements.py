@@ -7,6 +7,7 @@ from dataclasses import replace
 import numpy as np
 
 from dnnp.core.model.schedule import PlacedBlock, Placement, Unit, Wait
+from dnnp.core.schedule.recipes import Classic
 
 
 def random_placement(
@@ -62,3 +63,10 @@ def on_groups(placement: Placement, width: int) -> Placement:
         for block in placement.blocks
     )
     return replace(placement, units=units, blocks=blocks)
+
+
+def names(made: Classic, placement: Placement, unit: int) -> str:
+    """Blocks of a unit with their micro-batches: `F0.0 F0.1 B0.0`."""
+    k = made.problem.k
+    parts = [(placement.blocks[i % k].name, i // k) for i in made.orders[unit].tolist()]
+    return " ".join(f"{name}.{n}" for name, n in parts)

@@ -12,7 +12,7 @@ import subprocess
 import sys
 import sysconfig
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -32,6 +32,20 @@ PATIENCE_S = 600.0
 """Time to wait for what is sure to happen; only a hang takes so long on a busy machine."""
 
 
+def records_of(stream: bytes, kind: str | None = None) -> list[dict]:
+    """Records of a stream, of one type if given."""
+    found = [orjson.loads(line) for line in stream.splitlines()]
+    return [r for r in found if kind is None or r["type"] == kind]
+
+
+def changed_records(stream: bytes, change: Callable[[dict], object]) -> bytes:
+    """A stream after a change of each of its records."""
+    found = records_of(stream)
+    for record in found:
+        change(record)
+    return b"".join(orjson.dumps(record) + b"\n" for record in found)
+
+
 @dataclass(frozen=True)
 class Result:
     """Status and output of a command."""
@@ -42,8 +56,7 @@ class Result:
 
     def records(self, kind: str | None = None) -> list[dict]:
         """Records of the stream on stdout, of one type if given."""
-        records = [orjson.loads(line) for line in self.out.splitlines()]
-        return [r for r in records if kind is None or r["type"] == kind]
+        return records_of(self.out, kind)
 
     def one(self, kind: str) -> dict:
         """The only record of a type."""
@@ -58,6 +71,21 @@ def dnnp(name: str, *arguments: str | Path, stdin: bytes | None = b"") -> Result
     context = Context(f"dnnp-{name}", words, None if stdin is None else io.BytesIO(stdin), out, err)
     status = command(name).invoke(words, context)
     return Result(status, out.getvalue(), err.getvalue())
+
+
+def ok(name: str, *arguments: str | Path, stdin: bytes = b"") -> bytes:
+    """Output of a command that succeeds."""
+    result = dnnp(name, *arguments, stdin=stdin)
+    assert result.status == 0, result.err
+    return result.out
+
+
+def must(name: str, *words: str | Path, stdin: bytes = b"") -> bytes:
+    """Output of a command; an error outside of tests if it fails."""
+    result = dnnp(name, *words, stdin=stdin)
+    if result.status:
+        raise RuntimeError(f"dnnp-{name}: {result.err.strip()}")
+    return result.out
 
 
 def ended(words: Sequence[object], **options: Any) -> subprocess.CompletedProcess[str]:

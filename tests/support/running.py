@@ -17,7 +17,9 @@ from onnx import TensorProto
 
 from dnnp.core.model.device import DeviceClass
 from dnnp.core.model.plan import CostOptions, Plan, Stage
+from dnnp.core.runtime.model.inputs import random_inputs
 from dnnp.core.runtime.model.session import Values
+from dnnp.core.runtime.pipeline import threads as pipelines
 from dnnp.core.runtime.pipeline.sources import Kept, Repeated
 from dnnp.core.runtime.pipeline.steps import Call, Step, Worker
 from dnnp.core.runtime.pipeline.threads import send
@@ -52,6 +54,15 @@ def network() -> onnx.ModelProto:
     inputs = [value("x", [5, 8]), value("ids", [5], TensorProto.INT64)]
     outputs = [value("y", [5, 8]), value("m", [5, 8])]
     return make(graph(nodes, "net", inputs, outputs, stored))
+
+
+def rows_that_fail(folder: Path) -> list[str | Path]:
+    """Options with two samples for `network`; the second asks for a row that the table lacks."""
+    paths: list[str | Path] = []
+    for i, ids in enumerate(([0, 1, 2, 3, 4], [0, 1, 2, 3, 99])):
+        paths += ["--inputs", folder / f"{i}.npz"]
+        np.savez(paths[-1], **random_inputs(network(), i) | {"ids": np.array(ids)})
+    return paths
 
 
 def known_time(seconds: float, outputs: Sequence[str], *, busy: bool = False) -> Call:
@@ -177,6 +188,24 @@ def written(stream: Stream) -> bytes:
     out = io.BytesIO()
     write(stream, out)
     return out.getvalue()
+
+
+def changed(stream: bytes, change: Callable[[Stream], None]) -> bytes:
+    """A stream after a change of its contents."""
+    content = read_bytes(stream)
+    change(content)
+    return written(content)
+
+
+def swap(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Swap the names of the tensors `a` and `b` between stages."""
+    inputs = pipelines._PipelineRun._inputs
+
+    def swapped(run: Any, job: Any) -> dict[str, Any]:
+        values = inputs(run, job)
+        return {**values, "a": values["b"], "b": values["a"]} if {"a", "b"} <= {*values} else values
+
+    monkeypatch.setattr(pipelines._PipelineRun, "_inputs", swapped)
 
 
 def run_pipeline(

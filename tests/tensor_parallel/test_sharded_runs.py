@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +14,7 @@ import pytest
 import dnnp as api
 from dnnp.formats.onnx import stages as onnx_stages
 from dnnp.samples.build import write
-from support.run import dnnp
+from support.run import changed_records, dnnp, ok, records_of
 from support.split_models import array, graph, make, node, value
 
 RNG = np.random.default_rng(3)
@@ -41,38 +40,17 @@ def mlp() -> onnx.ModelProto:
     return make(graph(body, "mlp", given, made, stored))
 
 
-def changed(stream: bytes, change: Callable[[dict], None]) -> bytes:
-    """A stream with records changed."""
-    found = [json.loads(line) for line in stream.splitlines()]
-    for record in found:
-        change(record)
-    return b"".join(json.dumps(record).encode() + b"\n" for record in found)
-
-
 def slow_alone(record: dict) -> None:
     """Make nodes take long on one device."""
     if record["type"] == "node":
         record["time_s"] = {name: SLOW * s for name, s in record["time_s"].items()}
 
 
-def ok(name: str, *words: str, stdin: bytes = b"") -> bytes:
-    """Output of a command that succeeds."""
-    result = dnnp(name, *words, stdin=stdin)
-    assert result.status == 0, result.err
-    return result.out
-
-
-def records(stream: bytes, kind: str) -> list[dict]:
-    """Records of a kind."""
-    return [r for r in map(json.loads, stream.splitlines()) if r["type"] == kind]
-
-
 def planned(path: Path, *words: str) -> bytes:
     """A plan on two devices that hold all of it together."""
     priced = ok("profile", "--tensor-parallel", "2", stdin=ok("import", str(path)))
-    return ok(
-        "partition", "-k", "2", "--tensor-parallel", "2", *words, stdin=changed(priced, slow_alone)
-    )
+    slow = changed_records(priced, slow_alone)
+    return ok("partition", "-k", "2", "--tensor-parallel", "2", *words, stdin=slow)
 
 
 @pytest.fixture(scope="module")
@@ -85,7 +63,7 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def plan(model: Path) -> bytes:
     found = planned(model)
-    assert [stage["shards"] for stage in records(found, "stage")] == [2]
+    assert [stage["shards"] for stage in records_of(found, "stage")] == [2]
     return found
 
 
@@ -102,13 +80,13 @@ def test_runs_as_the_whole_model_does(plan: bytes) -> None:
     result = dnnp("run", "-n", "4", "--verify", stdin=plan)
     assert result.status == 0, result.err
     assert "on 2 devices, each in one go" in result.err
-    (run,) = records(result.out, "run")
+    (run,) = records_of(result.out, "run")
     assert run["verified"]
     assert run["max_rel_error"] < 1e-4
     homes = {(entry["device"], entry["shard"]) for entry in run["stages"]}
     assert homes == {("cpu-core/0", 0), ("cpu-core/1", 1)}
     assert dnnp("check", stdin=result.out).status == 0
-    wrong = changed(result.out, lambda r: [e.update(shard=2) for e in r.get("stages", ())])
+    wrong = changed_records(result.out, lambda r: [e.update(shard=2) for e in r.get("stages", ())])
     found = dnnp("check", stdin=wrong)
     assert found.status == 3
     assert "there is no shard 2 of stage 0, which has 2" in found.err
@@ -116,7 +94,7 @@ def test_runs_as_the_whole_model_does(plan: bytes) -> None:
 
 def test_runs_in_processes_too(plan: bytes) -> None:
     ran = ok("run", "-n", "4", "--verify", "--workers", "process", stdin=plan)
-    assert records(ran, "run")[0]["verified"]
+    assert records_of(ran, "run")[0]["verified"]
 
 
 @pytest.mark.parametrize("large", [False, True])
@@ -131,7 +109,7 @@ def test_exported_models_compute_it(large: bool, model: Path, plan: bytes, tmp_p
         )
         plan = planned(path)
         ran = ok("run", "-n", "4", "--verify", stdin=plan)
-        assert records(ran, "run")[0]["max_rel_error"] < 1e-4
+        assert records_of(ran, "run")[0]["max_rel_error"] < 1e-4
     folder = tmp_path / "out"
     ok("export", "--to", "stages", "-o", str(folder), stdin=plan)
     manifest = json.loads((folder / "manifest.json").read_text())
@@ -164,7 +142,7 @@ def test_missing_weights_are_named(model: Path, tmp_path: Path) -> None:
     assert result.status == 1
     assert "w.bin: no such file; it holds weights of the model" in result.err
     drawn = ok("run", "-n", "2", "--verify", "--random-weights", "4", stdin=plan)
-    assert records(drawn, "run")[0]["verified"]
+    assert records_of(drawn, "run")[0]["verified"]
 
 
 @pytest.mark.parametrize(
@@ -195,11 +173,11 @@ def test_schedules_of_blocks_on_several_devices_are_followed(replicas: int, mode
     count = str(2 * replicas)
     priced = ok("profile", "--tensor-parallel", "2", stdin=ok("import", str(model)))
     words = ("--tensor-parallel", "2", "--data-parallel", str(replicas))
-    plan = ok("partition", "-k", count, *words, stdin=changed(priced, slow_alone))
-    (stage,) = records(plan, "stage")
+    plan = ok("partition", "-k", count, *words, stdin=changed_records(priced, slow_alone))
+    (stage,) = records_of(plan, "stage")
     assert (stage["shards"], stage.get("replicas", 1)) == (2, replicas)
     ran = ok("run", "--verify", stdin=ok("schedule", "-n", "5", stdin=plan))
-    run = records(ran, "run")[0]
+    run = records_of(ran, "run")[0]
     assert (run["verified"], run["samples"]) == (True, 5)
     assert {(e["device"], e["shard"]) for e in run["stages"]} == {
         ("cpu-core/0", 0),
@@ -210,7 +188,7 @@ def test_schedules_of_blocks_on_several_devices_are_followed(replicas: int, mode
 
 def test_what_ran_is_shown_and_teaches_nothing(plan: bytes, tmp_path: Path) -> None:
     ran = ok("run", "-n", "4", stdin=plan)
-    entries = records(ran, "run")[0]["stages"]
+    entries = records_of(ran, "run")[0]["stages"]
     slowest = max(sum(e["measured_s"] for e in entries if e["shard"] == shard) for shard in (0, 1))
     lines = ok("view", "--as", "csv", stdin=ran).decode().splitlines()
     row = dict(zip(lines[0].split(","), lines[1].split(","), strict=True))
@@ -236,7 +214,7 @@ def test_layouts_that_do_not_fit_are_refused(layout: dict, reason: str, plan: by
         if record["type"] == "node" and record["id"] == 0:
             record["shards"][0]["layout"] = layout
 
-    result = dnnp("check", stdin=changed(plan, forge))
+    result = dnnp("check", stdin=changed_records(plan, forge))
     assert result.status == 3
     assert reason in result.err
 
@@ -249,7 +227,7 @@ def without(record: dict) -> None:
 
 def test_a_node_without_a_layout_does_not_run(model: Path) -> None:
     priced = ok("profile", "--tensor-parallel", "2", stdin=ok("import", str(model)))
-    priced = changed(changed(priced, slow_alone), without)
+    priced = changed_records(changed_records(priced, slow_alone), without)
     plan = ok("partition", "-k", "2", "--tensor-parallel", "2", stdin=priced)
     result = dnnp("run", stdin=plan)
     assert result.status == 2
@@ -269,7 +247,7 @@ def test_numbers_that_a_layout_does_not_make_are_noticed(field: str, plan: bytes
         else:
             one[field] += 1
 
-    result = dnnp("check", stdin=changed(plan, forge))
+    result = dnnp("check", stdin=changed_records(plan, forge))
     assert result.status == 3
     assert "on 2 devices is" in result.err
 
@@ -278,7 +256,7 @@ def test_numbers_that_a_layout_does_not_make_are_noticed(field: str, plan: bytes
 def test_samples(name: str, tmp_path: Path) -> None:
     """Two of the samples; `tests/tools/shards_check.py` runs all of them."""
     plan = planned(write(name, tmp_path))
-    run = records(ok("run", "-n", "2", "--verify", stdin=plan), "run")[0]
+    run = records_of(ok("run", "-n", "2", "--verify", stdin=plan), "run")[0]
     assert run["verified"]
     assert run["max_rel_error"] < 1e-4
 

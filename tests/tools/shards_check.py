@@ -32,20 +32,12 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 import dnnp as api
 from dnnp.core.runtime.model.inputs import random_inputs
 from dnnp.formats.onnx.import_model import import_onnx
-from support.run import dnnp
+from support.run import must, records_of
 from support.sharded import cut, laid_out, plan_of_stages, split
 from support.split_models import run_split, run_whole
 
 LIMIT = 1e-4
 SLOW = 100
-
-
-def must(name: str, *words: str, stdin: bytes = b"") -> bytes:
-    """Output of a command that has to succeed."""
-    result = dnnp(name, *words, stdin=stdin)
-    if result.status:
-        raise RuntimeError(f"dnnp-{name}: {result.err.strip()}")
-    return result.out
 
 
 def slow_on_fewer(stream: bytes, t: int) -> bytes:
@@ -59,11 +51,6 @@ def slow_on_fewer(stream: bytes, t: int) -> bytes:
                     one["time_s"] = {name: SLOW * s for name, s in one["time_s"].items()}
         lines.append(json.dumps(record))
     return ("\n".join(lines) + "\n").encode()
-
-
-def records(stream: bytes, kind: str) -> list[dict]:
-    """Records of a kind."""
-    return [r for r in map(json.loads, stream.splitlines()) if r["type"] == kind]
 
 
 def largest(expected: dict, got: dict) -> float:
@@ -104,7 +91,7 @@ def exported_error(path: Path, plan: bytes, folder: Path) -> float:
     stages = api.load_stages(folder)
     whole = onnxruntime.InferenceSession(str(path), providers=["CPUExecutionProvider"])
     model = onnx.load(str(path), load_external_data=False)
-    shapes = {r["name"]: r["shape"] for r in records(plan, "tensor") if r["kind"] == "input"}
+    shapes = {r["name"]: r["shape"] for r in records_of(plan, "tensor") if r["kind"] == "input"}
     sample = dict(random_inputs(model, 7, shapes=shapes))
     names = [value.name for value in whole.get_outputs()]
     expected = dict(zip(names, whole.run(names, sample), strict=True))
@@ -120,15 +107,15 @@ def check(path: Path, k: int, t: int, folder: Path) -> str:
     must("check", stdin=plan)
     ran = must("run", "-n", "4", "--verify", "--rtol", str(LIMIT), stdin=plan)
     must("check", stdin=ran)
-    run = records(ran, "run")[0]
+    run = records_of(ran, "run")[0]
     error = max(run.get("max_rel_error", 0.0), exported_error(path, plan, folder))
     if not run["verified"] or error >= LIMIT:
         raise RuntimeError(f"largest relative error {error:.2g}")
-    widths = [stage.get("shards", 1) for stage in records(plan, "stage")]
+    widths = [stage.get("shards", 1) for stage in records_of(plan, "stage")]
     if max(widths) != t:
         raise RuntimeError(f"no stage has {t} shards")
     kinds: Counter[str] = Counter()
-    for node in records(plan, "node"):
+    for node in records_of(plan, "node"):
         layout = next(s for s in node["shards"] if s["devices"] == t)["layout"]
         cut = any(axis >= 0 for axis in (*layout["inputs"], *layout["outputs"]))
         kinds["summed" if layout.get("reduced") else "cut" if cut else "whole"] += 1
