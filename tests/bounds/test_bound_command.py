@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import signal
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -22,7 +19,7 @@ from dnnp.formats.records import json_schema
 from dnnp.formats.stream import read_bytes
 from support import seeds
 from support.graphs import random_stream, to_bytes
-from support.run import PATIENCE_S, Result, dnnp, executable, interrupted
+from support.run import Result, dnnp, edited, interrupted
 from support.wide import branches
 
 Record = dict[str, Any]
@@ -47,15 +44,6 @@ def planned(method: str = "auto", *arguments: str, data: bytes | None = None) ->
     )
     assert result.status == 0, result.err
     return result.out
-
-
-def edited(data: bytes, kind: str, change: Callable[[Record], Any]) -> bytes:
-    """A stream with every record of one type changed."""
-    records = [orjson.loads(line) for line in data.splitlines()]
-    for record in records:
-        if record["type"] == kind:
-            change(record)
-    return b"".join(orjson.dumps(record) + b"\n" for record in records)
 
 
 def checked(result: Result) -> Record:
@@ -485,19 +473,3 @@ def test_time_limit(tmp_path):
     record = checked(result)
     assert record["status"] == "proven"
     assert record["gap"] > 0
-
-
-def test_closed_pipe(tmp_path):
-    path = tmp_path / "large.dnnp"
-    path.write_bytes(planned("slice", data=stream(1, 800)))
-    process = subprocess.Popen(
-        [sys.executable, executable("bound"), "-q", "--method", "simple", str(path)],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-    )
-    assert process.stdout is not None
-    assert process.stderr is not None
-    process.stdout.readline()
-    process.stdout.close()
-    assert process.wait(PATIENCE_S) in (-signal.SIGPIPE, 128 + signal.SIGPIPE)
-    assert process.stderr.read() == b""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 import random
 from collections.abc import Iterator
@@ -30,7 +29,7 @@ from dnnp.core.model.search_context import SearchContext
 from dnnp.core.split.exact import ideal_claim
 from support.brute import brute_force
 from support.cases import Case, accelerators_case, random_case
-from support.certificates import UNKNOWN, Json, Made, bad_flows, instance, malformed, spoiled
+from support.certificates import UNKNOWN, Json, Made, above, bad_flows, instance, malformed, spoiled
 from support.problems import chain
 
 PRODUCERS = {
@@ -48,9 +47,7 @@ def made_of(case: Case, validity: str, name: str) -> Made | None:
     claim = PRODUCERS[name](problem, BoundTask(validity))
     if claim.certificate is None or claim.certificate.get("checkable") is False:
         return None
-    certificate = json.loads(json.dumps(claim.certificate))
-    record = {"value": claim.value, "validity": validity, "certificate": certificate}
-    return Made(case, validity, record)
+    return Made.of(case, validity, claim)
 
 
 def cases(first: int, last: int) -> Iterator[Case]:
@@ -103,19 +100,7 @@ def test_memory_and_clusters_count_where_they_may():
 
 def beyond(made: Made) -> Iterator[Json]:
     """The value, and what is said to be proven, are more than what the certificate gives."""
-    one = made.certificate["quantum"]
-    record = deepcopy(made.record)
-    record["value"] += one
-    yield record
-    units = limit(made)
-    record = deepcopy(made.record)
-    record["certificate"]["units"] = units + 1
-    record["value"] = (units + 1) * one
-    yield record
-    record = deepcopy(made.record)
-    # Half the quantum makes the same number of quanta worth half of the value.
-    record["certificate"]["quantum"] = one / 2
-    yield record
+    return above(made, limit(made))
 
 
 def limit(made: Made) -> int:
@@ -157,9 +142,7 @@ def bad_simple(made: Made) -> Iterator[Json]:
         ):
             if name != "pass" and name != "kind" and name not in part:
                 continue
-            record = deepcopy(made.record)
-            record["certificate"]["parts"][number][name] = value
-            yield record
+            yield made.altered("parts", number, name, to=value)
     for change in (list.pop, lambda parts: parts.append(parts[0])):
         record = deepcopy(made.record)
         change(record["certificate"]["parts"])  # not one part for each pass
@@ -178,15 +161,11 @@ def bad_node_cut(made: Made) -> Iterator[Json]:
             certificate["item"] if exact else None,
         )
         for mix in ([1, 1], [2, 2, 1], [1, 1, 0], [-1, 1, 1], [1, 1.0, 1], "sum", [0, 0, -1]):
-            record = deepcopy(made.record)
-            record["certificate"]["classes"][name]["mix"] = mix
-            yield record
+            yield made.altered("classes", name, "mix", to=mix)
         record = deepcopy(made.record)
         del record["certificate"]["classes"][name]
         yield record  # nothing is said of a class that can run the item
-        record = deepcopy(made.record)
-        record["certificate"]["classes"]["elsewhere"] = proof
-        yield record
+        yield made.altered("classes", "elsewhere", to=proof)
     whole = instance(made)
     for i, name in enumerate(whole.names.tolist() if exact else ()):
         # As a source it gives its own work, and takes from others.
@@ -199,9 +178,7 @@ def bad_node_cut(made: Made) -> Iterator[Json]:
             )
             if pushes <= 0:
                 yield record
-    record = deepcopy(made.record)
-    record["certificate"]["item"] = UNKNOWN
-    yield record
+    yield made.altered("item", to=UNKNOWN)
     if made.certificate["units"] > 1 and exact:
         # Coarser quanta: half the work and half the costs for the same number.
         record = deepcopy(made.record)
@@ -218,17 +195,13 @@ def bad_cpu_cut(made: Made) -> Iterator[Json]:
                 lambda c, number=number, name=name: c["items"][number]["classes"][name]["flows"],
             )
             for mix in ([1, 1], [1, 1, 0], [-1, 1, 1], "sum", [0, 0, -1]):
-                record = deepcopy(made.record)
-                record["certificate"]["items"][number]["classes"][name]["mix"] = mix
-                yield record
+                yield made.altered("items", number, "classes", name, "mix", to=mix)
             for change in (lambda c, n: c.pop(n), lambda c, n: c.update(elsewhere=c[n])):
                 record = deepcopy(made.record)
                 change(record["certificate"]["items"][number]["classes"], name)
                 yield record
         for other in (UNKNOWN, None, "all"):
-            record = deepcopy(made.record)
-            record["certificate"]["items"][number]["item"] = other
-            yield record
+            yield made.altered("items", number, "item", to=other)
         record = deepcopy(made.record)
         record["certificate"]["items"].append(row)
         yield record  # it would take the CPUs twice
@@ -238,9 +211,7 @@ def bad_cpu_cut(made: Made) -> Iterator[Json]:
         record = deepcopy(made.record)
         record["certificate"]["items"].pop()
         yield record  # the CPUs have room for those before it
-    record = deepcopy(made.record)
-    record["certificate"]["items"] = []
-    yield record
+    yield made.altered("items", to=[])
 
 
 def bad_pairs(made: Made) -> Iterator[Json]:
@@ -255,17 +226,11 @@ def bad_pairs(made: Made) -> Iterator[Json]:
             ("items", "all"),
             ("memory", True),
         ):
-            record = deepcopy(made.record)
-            record["certificate"]["cuts"][number][name] = value
-            yield record  # memory has no limit here
+            yield made.altered("cuts", number, name, to=value)  # memory has no limit here
     for number, (_, members) in enumerate(certificate["cliques"]):
         for changed in (members[:1], [*members, members[0]], [*members, UNKNOWN], "all", []):
-            record = deepcopy(made.record)
-            record["certificate"]["cliques"][number][1] = changed
-            yield record
-        record = deepcopy(made.record)
-        record["certificate"]["cliques"][number][0] = UNKNOWN
-        yield record
+            yield made.altered("cliques", number, 1, to=changed)
+        yield made.altered("cliques", number, 0, to=UNKNOWN)
         record = deepcopy(made.record)
         record["certificate"]["cliques"].append(certificate["cliques"][number])
         yield record
@@ -275,9 +240,7 @@ def bad_pairs(made: Made) -> Iterator[Json]:
             del record["certificate"]["cliques"][number]
             yield record
     if certificate["cliques"]:
-        record = deepcopy(made.record)
-        record["certificate"]["cuts"] = []
-        yield record  # nothing keeps the items of a clique apart
+        yield made.altered("cuts", to=[])  # nothing keeps the items of a clique apart
 
 
 def bad_chain(made: Made) -> Iterator[Json]:
@@ -285,13 +248,9 @@ def bad_chain(made: Made) -> Iterator[Json]:
     paths = [[], [*path, UNKNOWN], [*path, path[-1]], [None], [[]], "all"]
     paths += [path[::-1]] if len(path) > 1 else []
     for other in paths:
-        record = deepcopy(made.record)
-        record["certificate"]["path"] = other
-        yield record
+        yield made.altered("path", to=other)
     for weights in ({}, {"elsewhere": 1}, dict.fromkeys(made.certificate["weights"], -1)):
-        record = deepcopy(made.record)
-        record["certificate"]["weights"] = weights
-        yield record
+        yield made.altered("weights", to=weights)
     for validity in ("convex", "free"):
         yield {**deepcopy(made.record), "validity": validity}
 
@@ -309,9 +268,7 @@ def bad_halves(made: Made) -> Iterator[Json]:
     if whole.work.sum() < 2 * made.certificate["units"] - 2**10:
         trees.append([[1, 2]])  # nothing in the ideal, all work at half its weight
     for other in trees:
-        record = deepcopy(made.record)
-        record["certificate"]["tree"] = other
-        yield record
+        yield made.altered("tree", to=other)
     yield {**deepcopy(made.record), "validity": "convex"}
 
 
@@ -337,18 +294,14 @@ def bad_zone_cut(made: Made) -> Iterator[Json]:
         changes["path"].append(path[::-1])
     for name, others in changes.items():
         for other in others:
-            record = deepcopy(made.record)
-            record["certificate"][name] = other
-            yield record
+            yield made.altered(name, to=other)
     for validity in ("convex", "free"):
         yield {**deepcopy(made.record), "validity": validity}
 
 
 def bad_packing(made: Made) -> Iterator[Json]:
     for kind in ("sum", 1):
-        record = deepcopy(made.record)
-        record["certificate"]["kind"] = kind
-        yield record
+        yield made.altered("kind", to=kind)
     for much in (2, 2**20):
         record = deepcopy(made.record)
         record["certificate"]["units"] *= much

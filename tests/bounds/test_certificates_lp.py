@@ -24,7 +24,7 @@ from dnnp.core.model.plan import CostOptions
 from dnnp.core.model.search_context import PLAIN, SearchContext
 from support.brute import brute_force
 from support.cases import Case, accelerators_case, random_case
-from support.certificates import UNKNOWN, Json, Made, bad_flows, instance, malformed, spoiled
+from support.certificates import UNKNOWN, Json, Made, above, bad_flows, instance, malformed, spoiled
 from support.problems import chain
 
 PRODUCERS = {
@@ -40,9 +40,7 @@ def made_of(case: Case, validity: str, name: str, value: float) -> Made | None:
     claim = PRODUCERS[name](case.problem, BoundTask(validity, value=value))
     if claim.certificate is None:
         return None
-    certificate = json.loads(json.dumps(claim.certificate))
-    record = {"value": claim.value, "validity": validity, "certificate": certificate}
-    return Made(case, validity, record)
+    return Made.of(case, validity, claim)
 
 
 def cases(first: int, last: int) -> Iterator[Case]:
@@ -70,18 +68,7 @@ def test_they_verify_and_their_values_are_bounds(first):
 
 def beyond(made: Made) -> Iterator[Json]:
     """The value, and what is said to be proven, are more than what the certificate gives."""
-    one = made.certificate["quantum"]
-    record = deepcopy(made.record)
-    record["value"] += one
-    yield record
-    record = deepcopy(made.record)
-    record["certificate"]["units"] = limit(made) + 1
-    record["value"] = record["certificate"]["units"] * one
-    yield record
-    record = deepcopy(made.record)
-    # Half the quantum makes the same number of quanta worth half of the value.
-    record["certificate"]["quantum"] = one / 2
-    yield record
+    return above(made, limit(made))
 
 
 def limit(made: Made) -> int:
@@ -151,9 +138,7 @@ def bad_same_block(made: Made) -> Iterator[Json]:
     whole = instance(made)
 
     def changed(number: int, place: int, value: Json) -> Json:
-        record = deepcopy(made.record)
-        record["certificate"]["rows"][number][place] = value
-        return record
+        return made.altered("rows", number, place, to=value)
 
     for number, (kind, about, y) in enumerate(certificate["rows"]):
         for multiplier in (-y, -1, y + 0.5, f"{y}.0", None, True):
@@ -184,9 +169,7 @@ def bad_same_block(made: Made) -> Iterator[Json]:
         if not always:
             yield record  # it may not be paid at all
     for value in (units - 1, 0, -1, 2.0):
-        record = deepcopy(made.record)
-        record["certificate"]["target"] = value
-        yield record
+        yield made.altered("target", to=value)
     for value in (0, scale * 2, scale // 2):
         record = deepcopy(made.record)
         record["certificate"]["scale"] = value
@@ -204,13 +187,9 @@ def bad_same_block(made: Made) -> Iterator[Json]:
             ("items", cut["items"][:1]),
             ("memory", True),
         ):
-            record = deepcopy(made.record)
-            record["certificate"]["cuts"][number][name] = value
-            yield record
+            yield made.altered("cuts", number, name, to=value)
     if multiplied(made, certificate, closed=False) < units:
-        record = deepcopy(made.record)
-        record["certificate"]["cuts"] = []
-        yield record
+        yield made.altered("cuts", to=[])
 
 
 def bad_cover(made: Made) -> Iterator[Json]:
@@ -218,9 +197,7 @@ def bad_cover(made: Made) -> Iterator[Json]:
     units = made.certificate["units"]
 
     def changed(other: Json) -> Json:
-        record = deepcopy(made.record)
-        record["certificate"]["prices"] = other
-        return record
+        return made.altered("prices", to=other)
 
     for other in ([], [[]], [*prices, prices[0]], [[name, 0] for name, _ in prices], [7]):
         yield changed(other)

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import orjson
 import pytest
 
 from support.graphs import random_stream, to_bytes
-from support.run import Result, dnnp
+from support.run import Result, dnnp, edited
 
 CERTIFICATE = ("check", "--certificate")
 
@@ -22,18 +20,9 @@ def bounded(method: str, plan_by: str = "slice") -> bytes:
     return bound.out
 
 
-def changed(data: bytes, kind: str, change: Callable[[dict], object]) -> bytes:
-    """The stream with every record of one type changed."""
-    records = [orjson.loads(line) for line in data.splitlines()]
-    for record in records:
-        if record["type"] == kind:
-            change(record)
-    return b"".join(orjson.dumps(record) + b"\n" for record in records)
-
-
-def edited(data: bytes, **fields: object) -> bytes:
+def claiming(data: bytes, **fields: object) -> bytes:
     """The stream with other fields in the certificate of its bound."""
-    return changed(data, "bound", lambda record: record["certificate"].update(fields))
+    return edited(data, "bound", lambda record: record["certificate"].update(fields))
 
 
 def told(result: Result) -> list[dict]:
@@ -58,7 +47,7 @@ def test_a_claim_beyond_the_proof_fails():
         {"cliques": 3},
         {"quantum": -1.0},
     ):
-        result = dnnp(*CERTIFICATE, "--json", stdin=edited(data, **fields))
+        result = dnnp(*CERTIFICATE, "--json", stdin=claiming(data, **fields))
         assert result.status == 6, fields
         assert told(result)[0]["verdict"] == "refuted"
         (violation,) = orjson.loads(result.out)["violations"]
@@ -67,10 +56,10 @@ def test_a_claim_beyond_the_proof_fails():
         assert len(result.err.splitlines()) == 2
         assert max(map(len, result.err.splitlines())) < 300
         # Without the option the record is taken at its word.
-        assert dnnp("check", stdin=edited(data, **fields)).status == 0
+        assert dnnp("check", stdin=claiming(data, **fields)).status == 0
     for argument in ("simple", "none", "x" * 900, "two\nlines\x1b[2J"):
         # It contradicts the method of the bound as well.
-        result = dnnp(*CERTIFICATE, "--json", stdin=edited(data, argument=argument))
+        result = dnnp(*CERTIFICATE, "--json", stdin=claiming(data, argument=argument))
         assert result.status == 3, argument
         assert told(result)[0]["verdict"] == "refuted"
         kinds = {violation["kind"] for violation in orjson.loads(result.out)["violations"]}
@@ -93,7 +82,7 @@ def test_what_is_not_checkable_is_said_plainly():
 
 
 def test_a_bound_without_a_certificate_is_not_verified():
-    data = changed(bounded("simple"), "bound", lambda record: record.pop("certificate"))
+    data = edited(bounded("simple"), "bound", lambda record: record.pop("certificate"))
     assert dnnp("check", stdin=data).status == 0
     result = dnnp(*CERTIFICATE, stdin=data)
     assert result.status == 9
@@ -111,7 +100,7 @@ def test_a_bound_of_the_plan_beyond_the_proof_is_not_verified():
 
     claims = {
         "that it is optimal": proven,
-        "its bound ": changed(bounded("simple"), "plan", claim),
+        "its bound ": edited(bounded("simple"), "plan", claim),
     }
     for what, data in claims.items():
         assert dnnp("check", stdin=data).status == 0

@@ -3,7 +3,6 @@ certificate of more than the optimum is verified, however its zones are parted."
 
 from __future__ import annotations
 
-import json
 import random
 from collections.abc import Iterator
 from copy import deepcopy
@@ -34,9 +33,7 @@ def made_of(case: Case) -> Made | None:
     claim = zone_cut_claim(case.problem, ORDERED)
     if claim.certificate is None or not claim.value:
         return None
-    certificate = json.loads(json.dumps(claim.certificate))
-    record = {"value": claim.value, "validity": "ordered", "certificate": certificate}
-    return Made(case, "ordered", record)
+    return Made.of(case, "ordered", claim)
 
 
 def a_fork() -> Made:

@@ -38,12 +38,17 @@ def large() -> bytes:
     return seeds.encode(records)
 
 
-@pytest.mark.parametrize("name", ["coarsen", "partition"])
-def test_closed_pipe_ends_quietly(name: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("name", "arguments"),
+    [("coarsen", "--rules none"), ("partition", "-k 2"), ("bound", "--method simple")],
+)
+def test_closed_pipe_ends_quietly(name: str, arguments: str, tmp_path: Path) -> None:
+    data = large()
+    if name == "bound":
+        data = dnnp("partition", "-k", "3", "--method", "slice", stdin=data).out
     path = tmp_path / "large.dnnp"
-    path.write_bytes(large())
-    arguments = ["-k", "2"] if name == "partition" else ["--rules", "none"]
-    process = start(name, "-q", *arguments, str(path))
+    path.write_bytes(data)
+    process = start(name, "-q", *arguments.split(), str(path))
     assert process.stdout is not None
     assert process.stderr is not None
     process.stdout.readline()

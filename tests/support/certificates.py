@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 import random
 from collections.abc import Callable, Iterator
@@ -9,7 +10,7 @@ from copy import deepcopy
 from dataclasses import dataclass
 from typing import Any
 
-from dnnp.core.bounds.lower_bound import Whole, whole_of
+from dnnp.core.bounds.lower_bound import LowerBound, Whole, whole_of
 from dnnp.core.certificates.certificate import REFUTED, check_certificate
 from support.cases import Case
 
@@ -27,9 +28,25 @@ class Made:
     validity: str
     record: dict[str, Json]
 
+    @classmethod
+    def of(cls, case: Case, validity: str, claim: LowerBound) -> Made:
+        """Bound and certificate of a case as they would stand in a stream."""
+        certificate = json.loads(json.dumps(claim.certificate))
+        record = {"value": claim.value, "validity": validity, "certificate": certificate}
+        return cls(case, validity, record)
+
     @property
     def certificate(self) -> dict[str, Json]:
         return self.record["certificate"]
+
+    def altered(self, *path: int | str, to: Json) -> Json:
+        """A copy of the record with another value at a path in its certificate."""
+        record = deepcopy(self.record)
+        place = record["certificate"]
+        for key in path[:-1]:
+            place = place[key]
+        place[path[-1]] = to
+        return record
 
     def verdict(self, record: object) -> str:
         """The checker's verdict; one that is not bad has no violations, and vice versa."""
@@ -44,6 +61,15 @@ def instance(made: Made) -> Whole:
     return whole_of(case.problem, made.validity)
 
 
+def above(made: Made, most: int) -> Iterator[Json]:
+    """The value, and what is said to be proven, are more than the most that is proven."""
+    one = made.certificate["quantum"]
+    yield {**deepcopy(made.record), "value": made.record["value"] + one}
+    yield {**made.altered("units", to=most + 1), "value": (most + 1) * one}
+    # Half the quantum makes the same number of quanta worth half of the value.
+    yield made.altered("quantum", to=one / 2)
+
+
 def malformed(made: Made) -> Iterator[Json]:
     """Fields of another type, missing, or out of range."""
     for name in list(made.certificate):
@@ -53,9 +79,7 @@ def malformed(made: Made) -> Iterator[Json]:
         for value in (None, "1", [], {}, -1, math.nan, True):
             if isinstance(value, list) and isinstance(made.certificate[name], list):
                 continue  # what an empty list leaves out is looked at elsewhere
-            record = deepcopy(made.record)
-            record["certificate"][name] = value
-            yield record
+            yield made.altered(name, to=value)
     for name, value in (
         ("value", math.nan),
         ("value", math.inf),
@@ -67,9 +91,7 @@ def malformed(made: Made) -> Iterator[Json]:
         ("certificate", [[]]),
     ):
         yield {**deepcopy(made.record), name: value}
-    record = deepcopy(made.record)
-    record["certificate"]["argument"] = "none of them"
-    yield record
+    yield made.altered("argument", to="none of them")
 
 
 def bad_flows(

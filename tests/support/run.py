@@ -46,6 +46,11 @@ def changed_records(stream: bytes, change: Callable[[dict], object]) -> bytes:
     return b"".join(orjson.dumps(record) + b"\n" for record in found)
 
 
+def edited(stream: bytes, kind: str, change: Callable[[dict], object]) -> bytes:
+    """A stream after a change of each of its records of one type."""
+    return changed_records(stream, lambda r: change(r) if r["type"] == kind else None)
+
+
 @dataclass(frozen=True)
 class Result:
     """Status and output of a command."""
