@@ -14,7 +14,6 @@ of additions of the same shape.
 
 from __future__ import annotations
 
-import json
 import os
 import statistics
 import sys
@@ -27,6 +26,8 @@ from onnx import ModelProto, TensorProto, helper
 
 from dnnp.core.synthetic import layered_graph
 from support.bench import table
+from support.graphs import header, node, tensor
+from support.seeds import encode
 from support.versions import Spent, Version, revision_of
 
 SIZES = [int(n) for n in os.environ.get("NODES", "10_000,30_000,100_000").split(",")]
@@ -38,15 +39,6 @@ EXPONENT, BYTES = 1.1, 2_000
 
 STAGES = 8
 
-HEADER = {
-    "type": "header",
-    "format": "dnnp",
-    "version": 1,
-    "model": "layered",
-    "units": {"time": "unknown"},
-    "provenance": [],
-}
-
 
 def priced(n: int, path: Path) -> None:
     """Write a layered graph with its times on one device, as a stream."""
@@ -56,18 +48,14 @@ def priced(n: int, path: Path) -> None:
     for tail, head in zip(graph.tail.tolist(), graph.head.tolist(), strict=True):
         reads[head].append(tail)
     records: list[dict[str, object]] = [
-        HEADER,
+        header(model="layered", units={"time": "unknown"}),
         {"type": "device", "class": "dev", "kind": "accelerator", "bandwidth_bytes_per_s": 1.0},
     ]
     for i, size in enumerate(graph.size.tolist()):
-        records.append(
-            {"type": "tensor", "id": i, "name": f"t{i}", "kind": "activation", "size_bytes": size}
-        )
+        records.append(tensor(i, "activation", size))
     for i, read in enumerate(reads):
-        node = {"type": "node", "id": i, "name": f"node{i}", "op": "", "inputs": read}
-        records.append({**node, "outputs": [i], "time_s": {"dev": times[i]}})
-    records.append({"type": "end", "records": len(records)})
-    path.write_bytes(b"".join(json.dumps(record).encode() + b"\n" for record in records))
+        records.append(node(i, "", read, [i], name=f"node{i}", time_s={"dev": times[i]}))
+    path.write_bytes(encode(records))
 
 
 def model(n: int, path: Path) -> None:

@@ -157,8 +157,7 @@ def test_a_schedule_counts_before_its_plan(plan: bytes) -> None:
     alone = [b for b in result.out.splitlines() if b'"type":"node"' not in b]
     kept = [r for r in map(orjson.loads, alone) if r["type"] in ("header", "schedule", "block")]
     kept[1].pop("digest")
-    kept.append({"type": "end", "records": len(kept)})
-    lone = b"".join(orjson.dumps(record) + b"\n" for record in kept)
+    lone = encode(kept)
     assert dnnp("check", "--min-throughput", "0.14", stdin=lone).status == 0
     assert dnnp("check", "--max-gap", "0.1", stdin=lone).status == 3
 
@@ -172,8 +171,7 @@ def test_measured(plan: bytes) -> None:
     figures = [("pipeline", 80, 0.5, 9.5), ("whole", 20, 2, 0.5)]
     names = ("mode", "elapsed_s", "throughput_per_s", "latency_p99_s")
     runs = [{**same, **dict(zip(names, row, strict=True))} for row in figures]
-    records[-1:] = [*runs, {"type": "end", "records": len(records) - 1 + len(runs)}]
-    data = b"".join(orjson.dumps(record) + b"\n" for record in records)
+    data = encode([*records[:-1], *runs])
     words = ("--min-throughput", "0.4/s", "--max-latency", "9.2s")
     assert "the throughput of the plan" in dnnp("check", *words, stdin=data).err
     result = dnnp("check", "-q", "--measured", *words, stdin=data)
@@ -198,8 +196,7 @@ def test_measured_memory(plan: bytes) -> None:
         for s, held in zip(stages, (70, 95), strict=True)
     ]
     run = {"type": "run", "mode": "pipeline", "provider": "cpu", "samples": 4, "digest": digest}
-    records[-1:] = [{**run, "stages": rows}, {"type": "end", "records": len(records)}]
-    threads = b"".join(orjson.dumps(record) + b"\n" for record in records)
+    threads = encode([*records[:-1], {**run, "stages": rows}])
     data = threads.replace(b'"mode":"pipeline"', b'"mode":"pipeline","workers":"process"')
     assert dnnp("check", "-q", "--max-memory", "0.9", stdin=data).status == 0
     result = dnnp("check", "-q", "--measured", "--max-memory", "0.9", stdin=data)

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from support import shapes
-from support.graphs import random_stream
+from support.graphs import header, random_stream, tensor
 from support.run import dnnp
 
 NUMBERS = (
@@ -52,14 +52,10 @@ def sharded(seed: int) -> list[dict[str, Any]]:
                     "held_bytes": held,
                 }
             node["shards"].append(costs)
-    for tensor in (r for r in records if r["type"] == "tensor"):
+    for row in (r for r in records if r["type"] == "tensor"):
         if rng.random() < 0.3:
-            tensor["shards"] = [{"devices": 2, "in_bytes": 1.0, "out_bytes": 2.0}]
-    head = {
-        "type": "header", "format": "dnnp", "version": 1, "model": "m",
-        "units": {"time": "s"}, "provenance": [],
-    }  # fmt: skip
-    rows = [head, *(r for r in records if r["type"] in ("tensor", "node"))]
+            row["shards"] = [{"devices": 2, "in_bytes": 1.0, "out_bytes": 2.0}]
+    rows = [header(), *(r for r in records if r["type"] in ("tensor", "node"))]
     return [*rows, {"type": "end", "records": len(rows)}]
 
 
@@ -136,17 +132,9 @@ def trained(**device: Any) -> list[dict[str, Any]]:
         }
         for v in range(4)
     ]  # fmt: skip
-    tensors = [
-        {"type": "tensor", "id": t, "name": f"t{t}", "kind": "activation" if t else "input",
-         "size_bytes": 1.0}
-        for t in range(5)
-    ]  # fmt: skip
-    head = {
-        "type": "header", "format": "dnnp", "version": 1, "model": "m", "units": {"time": "s"},
-        "provenance": [], "training": True,
-    }  # fmt: skip
+    tensors = [tensor(t, "activation" if t else "input", 1.0) for t in range(5)]
     offer = {"type": "device", "class": "a", "kind": "accelerator", "count": 4, **device}
-    records = [head, offer, *tensors, *rows]
+    records = [header(training=True), offer, *tensors, *rows]
     data = encoded([*records, {"type": "end", "records": len(records)}])
     result = dnnp("partition", "-q", "--tensor-parallel", "2", "--micro-batches", "4", stdin=data)
     assert result.status == 0, result.err
