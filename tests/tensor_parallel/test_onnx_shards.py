@@ -272,3 +272,19 @@ def test_the_first_device_alone_draws_random_numbers(tmp_path: Path) -> None:
     np.testing.assert_allclose(
         run_whole(found.made.model, feeds)["y"], -feeds["x"], rtol=1e-5, atol=1e-6
     )
+
+
+def test_what_weights_alone_make_comes_before_all_that_read_it(tmp_path: Path) -> None:
+    """`b`, which `y` alone reads, would run behind `c`; `a`, which both need, runs with `c`."""
+    body = [
+        node("Neg", ["w"], ["a"]),
+        node("Abs", ["a"], ["b"]),
+        node("Add", ["x", "a"], ["c"]),
+        node("Sub", ["c", "b"], ["y"]),
+    ]
+    given, stored = [value("x", (4, 4))], [weight("w", 4, 4)]
+    count, warned = check_all(
+        make(graph(body, "g", given, [value("y", (4, 4))], stored)), tmp_path, 2
+    )
+    assert count > 4
+    assert not warned

@@ -210,8 +210,8 @@ def _exchanges(homes: Sequence[tuple[int, int]], pairs: Collection[tuple[int, in
 def _units(made: ShardedModel, home: Sequence[int]) -> tuple[list[int], set[tuple[int, int]]]:
     """Tasks that stay together, and which of them wait for which.
 
-    What depends on weights alone runs with its first reader, so that no tensor is handed on that
-    ONNX Runtime computes once and for all when it loads the model.
+    What depends on weights alone runs with the first of its readers and of what these run with, so
+    that no tensor is handed on that ONNX Runtime computes once and for all when it loads the model.
     """
     nodes = [made.model.graph.node[at] for at in made.tasks]
     inputs = {value.name for value in made.model.graph.input}
@@ -224,8 +224,9 @@ def _units(made: ShardedModel, home: Sequence[int]) -> tuple[list[int], set[tupl
     joined = list(range(len(nodes)))
     readers: list[list[int]] = [[] for _ in nodes]
     for i in range(len(nodes) - 1, -1, -1):
-        if loose[i] and readers[i] and home[readers[i][-1]] == home[i]:
-            joined[i] = joined[readers[i][-1]]
+        first = min((joined[reader] for reader in readers[i]), default=i)
+        if loose[i] and home[first] == home[i]:
+            joined[i] = first
         for m in makers[i]:
             readers[m].append(i)
     numbers = {i: u for u, i in enumerate(sorted({*joined}))}
