@@ -257,8 +257,8 @@ def compare(
     phases = ("--phase", "prompt:seq=8..64", "--phase", f"token:batch=4,past=8..{64 + count}")
     call(BIN / "dnnp-import", "-q", model, *phases, "-o", folder / "model.dnnp")
     call(BIN / "dnnp-profile", "-q", folder / "model.dnnp", "-o", folder / "priced.dnnp")
-    call(BIN / "dnnp-partition", "-q", "-k", k, "--exactly", k, "--in-flight", 8, "--workload",
-         f"prompt=24,tokens={count}", folder / "priced.dnnp", "-o", folder / "plan.dnnp")  # fmt: skip
+    stages = ("-k", k, "--exactly", k, "--in-flight", 8, "--workload", f"prompt=24,tokens={count}")
+    call(BIN / "dnnp-partition", "-q", *stages, folder / "priced.dnnp", "-o", folder / "plan.dnnp")
     ours = generated(folder, count)
     good = len(ours) == PROMPTS
     for way in (("--workers", "process"), *[("--engine", "ray")] * bool(find_spec("ray"))):
