@@ -63,8 +63,8 @@ PROMPTS, LENGTH, BRIEF_S = 8, 16, 0.1
 them by the rate of the plan."""
 
 TIE = {True: 2e-2, False: 1e-5}
-"""Share of the largest logit by which that of another token may be below the best: with 8-bit
-activations (matrix products of 4 bits at accuracy level 4), and without."""
+"""Share of the largest logit by which those of two tokens may differ where either is right: with
+8-bit activations (matrix products of 4 bits at accuracy level 4), and without."""
 
 MOST_NAMED = 3
 
@@ -431,7 +431,7 @@ def _verify(setting: _Setting, done: Sequence[Generated], caller: Callbacks) -> 
     for sequence in done:
         prompt = sequence.prompt
         others = parted(session, setting.decoder, sequence, setting.chunk, setting.sampling)
-        far = [f"token {at} (by {below:.2g})" for at, below in others.items() if below > near]
+        far = [f"token {at} (by {apart:.2g})" for at, apart in others.items() if apart > near]
         far += [] if sequence.ended else ["its end"]
         wrong += [f"sequence {prompt.number} at {each}" for each in far[:1]]
         ties += bool(others) and not far

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import cache
 
 from dnnp.callbacks import Callbacks
 from dnnp.core.model.errors import FormatError, UsageError
@@ -95,15 +96,18 @@ def _put_pass_times(stream: Stream, options: ProfileOptions) -> None:
         return
     stream.drop("phase", ("pass_s",))
     analytic = options.mode == "analytic" and all(isinstance(d, str) for d in options.devices)
-    timed = options.mode == "measure" and options.provider.lower().startswith("cpu")
-    if not (analytic or timed):
+    if not analytic and options.mode != "measure":
         return
     from dnnp.core.runtime.generate.hand_over import pass_seconds
+    from dnnp.core.runtime.model.providers import short_name
 
-    shared = all(state.get("shared", False) for state in stream.rows("state"))
+    if not analytic and short_name(options.provider) != "cpu":
+        return
+    states, seconds = stream.rows("state"), cache(pass_seconds)  # both ends of a phase are alike
+    shared = all(state.get("shared", False) for state in states)
     for record in stream.get("phase"):
-        once, count = shared and record["name"] == TOKEN, len(stream.rows("state"))
-        record["pass_s"] = pass_seconds(count, record["rows"], shared=once)
+        once = shared and record["name"] == TOKEN
+        record["pass_s"] = seconds(len(states), record["rows"], shared=once)
 
 
 profile = step("dnnp-profile", ProfileOptions)(profile_stream)

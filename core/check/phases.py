@@ -111,8 +111,8 @@ def check_rates(
         each = [load + besides for load in loads(graph.of_passes(own), units, options)]
         alone.append(math.fsum(each))
     one = plan.objective == "sequence"
-    each = [s / (1 if one else p.rows) for s, p in zip(phases.pass_s, phases.points, strict=True)]
-    besides = math.fsum(n * s for n, s in zip(count, each, strict=True))
+    share = [s / (1 if one else p.rows) for s, p in zip(phases.pass_s, phases.points, strict=True)]
+    besides = math.fsum(n * s for n, s in zip(count, share, strict=True))
     busy = math.fsum(stage.load_s + besides for stage in plan.stages)
     time = max(plan.value + besides, busy * workload.rows / (plan.options.in_flight or 1))
     time = plan.value + len(plan.stages) * besides if one else time

@@ -261,5 +261,8 @@ def test_each_token_is_verified_after_those_before_it(
     done[1].tokens.append(last + 1 if last < WORDS - 1 else 0)
     with pytest.raises(VerificationError, match=r": sequence 1 at token 5 \(by 0\.\d+\);"):
         generating._verify(setting, done, setting.caller)
+    drawn = generating._Setting(stream, RunOptions(generate=6, samples=2, temperature=50.0))
+    with pytest.raises(VerificationError, match=r"token \d \(by 0\.\d+\)"):
+        generating._verify(drawn, done[:1], drawn.caller)  # the most likely is no tie by itself
     monkeypatch.setattr(generating, "TIE", {False: 2.0})
     assert generating._verify(setting, done, setting.caller) == 1

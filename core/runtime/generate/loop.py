@@ -427,7 +427,7 @@ def parted(
 ) -> dict[int, float]:
     """Tokens of a sequence that are others than one session chooses after those before them.
 
-    By position, how far the logit is below the largest, relative to the largest magnitude. States
+    By position, how far apart the logits of the two are, relative to the largest magnitude. States
     are carried from call to call.
     """
     names, prompt = [value.name for value in session.get_outputs()], given.prompt
@@ -448,7 +448,9 @@ def parted(
         logits = logits if logits.ndim == 1 else logits[-1]
         at = len(sequence.tokens)
         where, token = f"whole model, sequence {prompt.number}, token {at}", given.tokens[at]
-        if sampling.choose(logits, sequence.draw, where) != token:
-            found[at] = float((logits.max() - logits[token]) / (np.abs(logits).max() or 1.0))
+        chosen = sampling.choose(logits, sequence.draw, where)
+        if chosen != token:
+            apart = abs(float(logits[chosen]) - float(logits[token]))
+            found[at] = apart / (float(np.abs(logits).max()) or 1.0)
         sequence.tokens.append(token)
     return found
